@@ -1,0 +1,117 @@
+"""The fitted road from local posteriors to a score, and how it is fitted: once, or out of fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from gainroute.calibration import Calibrator, folds_of
+from gainroute.errors import ShapeError, TooFewSamplesError
+from gainroute.types import BoolArray, CalibrationSet, FloatArray, IntArray, RoundOne
+
+__all__ = ["Method", "Road", "Samples", "Score", "fit_road", "out_of_fold", "scores_of", "walk"]
+
+Score = Callable[[RoundOne], FloatArray]
+
+
+class Method(Protocol):
+    """What distinguishes one router from another; see `Router` for what each part means."""
+
+    extra_columns: int
+
+    def pool(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray: ...  # noqa: D102
+    def fit_calibrator(  # noqa: D102
+        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
+    ) -> Calibrator: ...
+    def fit_score(self, calibration: CalibrationSet) -> Score: ...  # noqa: D102
+
+
+@dataclass(frozen=True, eq=False)
+class Road:
+    """The fitted part of a router: what lies between the pooled posterior and the score."""
+
+    calibrate: Calibrator
+    score: Score
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Checked calibration samples, before anything is fitted; `weak_prediction` None means the argmax."""
+
+    local: FloatArray
+    labels: IntArray
+    strong_prediction: IntArray
+    weak_prediction: IntArray | None
+    weight: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: IntArray | BoolArray) -> Samples:
+        """Return the samples of these rows."""
+        weak = self.weak_prediction
+        return Samples(
+            self.local[:, rows],
+            self.labels[rows],
+            self.strong_prediction[rows],
+            None if weak is None else weak[rows],
+            self.weight[rows],
+        )
+
+
+def walk(
+    method: Method,
+    calibrate: Calibrator,
+    local: FloatArray,
+    weak: IntArray | None,
+    present: BoolArray | None = None,
+    pooled: FloatArray | None = None,
+) -> RoundOne:
+    """Pool, answer cheaply, calibrate: all of Round 1 but the score."""
+    pooled = method.pool(local, present) if pooled is None else pooled
+    answer = pooled.argmax(axis=1) if weak is None else weak
+    if present is not None:
+        answer = np.where(present.any(axis=0), answer, -1)
+        # Those present, pooled, stand in for an absent party, so that every score stays defined.
+        blank = np.zeros((len(pooled), method.extra_columns))
+        local = np.where(present[..., None], local, np.concatenate([pooled, blank], axis=1))
+    return RoundOne(local, pooled, answer, calibrate(pooled))
+
+
+def scores_of(score: Score, round_one: RoundOne) -> FloatArray:
+    """Score samples, and refuse a score that is not one number a sample."""
+    values = np.asarray(score(round_one), dtype=np.float64)
+    if values.shape != round_one.weak_prediction.shape:
+        raise ShapeError(
+            f"the router's score has shape {values.shape} for {len(round_one.pooled)} samples; one number a sample, "
+            "(N,), is needed"
+        )
+    return values
+
+
+def fit_road(method: Method, samples: Samples, near: Road | None = None) -> Road:
+    """Fit calibrator and score; `near` is a road fitted on almost the same samples, to start from."""
+    pooled = method.pool(samples.local)
+    start = None if near is None else near.calibrate
+    calibrate = method.fit_calibrator(pooled, samples.labels, samples.weight, start)
+    round_one = walk(method, calibrate, samples.local, samples.weak_prediction, pooled=pooled)
+    score = method.fit_score(CalibrationSet(round_one, samples.labels, samples.strong_prediction, samples.weight))
+    return Road(calibrate, score)
+
+
+def out_of_fold(method: Method, samples: Samples, road: Road, folds: int, seed: int) -> FloatArray:
+    """Score every sample by a road fitted without it, (N,)."""
+    n = len(samples)
+    if n < 2:
+        raise TooFewSamplesError(f'threshold="cross-fitted" needs at least 2 samples, there is {n}; add samples')
+    score = np.empty(n)
+    for held_out in folds_of(n, folds, seed):
+        kept = np.ones(n, dtype=bool)
+        kept[held_out] = False
+        fitted = fit_road(method, samples.take(kept), near=road)
+        part = samples.take(held_out)
+        score[held_out] = scores_of(fitted.score, walk(method, fitted.calibrate, part.local, part.weak_prediction))
+    return score

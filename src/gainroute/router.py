@@ -1,0 +1,456 @@
+"""What every router is: pool ∘ calibrate ∘ score ∘ decide. A method writes its score; the rest is here, once.
+
+A router of one's own derives from `Router` and defines `score(round_one)`, or, where the score has to be
+fitted first, `fit_score(calibration_set)`, which returns such a function. Budgets, thresholds, labels, absent
+parties, `route` and `answer` come with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from gainroute.calibration import Calibrator, identity_calibration, unseen_classes, warn_unseen
+from gainroute.decision import (
+    BUDGET_REMEDY,
+    ThresholdRule,
+    calibration_threshold,
+    certified_threshold,
+    check_rule,
+    escalate,
+    rate_above,
+    rate_interval,
+)
+from gainroute.errors import (
+    GainrouteWarning,
+    InputError,
+    NotFittedError,
+    SettingError,
+    ShapeError,
+    TooFewSamplesError,
+)
+from gainroute.labels import Labels, as_classes
+from gainroute.pooling import mean_over_parties
+from gainroute.reliability import estimate_confusion
+from gainroute.road import Road, Samples, Score, fit_road, out_of_fold, scores_of, walk
+from gainroute.types import (
+    Answer,
+    ArrayLike,
+    BoolArray,
+    CalibrationSet,
+    Decision,
+    FloatArray,
+    IntArray,
+    LabelArray,
+    Provenance,
+    RoundOne,
+    ThresholdScores,
+)
+from gainroute.validation import (
+    as_local_posteriors,
+    as_posteriors,
+    as_present,
+    as_weights,
+    check_fraction,
+    check_posteriors,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Router"]
+
+# Rows are routed in blocks whose arrays stay in the processor's cache, and whose memory is bounded.
+BLOCK_VALUES = 2**17
+
+
+class Router:
+    """Base of all routers.
+
+    Parameters
+    ----------
+    budget
+        B in [0, 1], the share of samples that may be escalated. 0 escalates none and 1 all, exactly.
+    threshold
+        How τ is found. "cross-fitted" (default): the quantile of out-of-fold scores, so that the rate holds on
+        new data. "calibration": the paper's quantile of in-sample scores. "certified": the true rate exceeds
+        B with probability at most 1 − `confidence`; half of the samples fit the router, the other half only
+        set τ (see `gainroute.certified_threshold` for what voids it). A number is τ itself.
+    confidence
+        For "certified".
+    min_gain
+        τ is never below it; 0 means "never pay for an expected loss". It overrides the budget, B = 1 included.
+    folds
+        For "cross-fitted". Ten or more: with five, the scores come from routers fitted on too few samples.
+    seed
+        Draws the folds and the halves, from the number of samples alone.
+    classes
+        Labels in column order, if they are not 0 … K−1.
+
+    Attributes
+    ----------
+    threshold_
+        τ.
+    calibrator_
+        The fitted calibrator, callable on (N, K).
+    confusion_, reliability_ : (K, K), (K,)
+        The strong route's confusion matrix and its diagonal.
+    threshold_scores_
+        The scores τ was read off, each with whether the weak and the strong answer were right.
+    n_parties_, n_classes_
+        M and K.
+    provenance_
+        Hashes of the models and the codec it was calibrated with; empty for bare arrays.
+    """
+
+    extra_columns = 0  # columns of a party's message beyond the K classes
+    shrinkage: Literal["none", "empirical-bayes"] = "none"
+
+    def __init__(
+        self,
+        budget: float = 0.2,
+        *,
+        threshold: ThresholdRule | float = "cross-fitted",
+        confidence: float = 0.95,
+        min_gain: float | None = None,
+        folds: int = 10,
+        seed: int = 0,
+        classes: Sequence[Any] | LabelArray | None = None,
+    ) -> None:
+        self.budget = check_fraction(budget, "budget", BUDGET_REMEDY)
+        self.threshold = check_rule(threshold)
+        self.confidence = check_fraction(confidence, "confidence", "such as 0.95")
+        self.min_gain = min_gain
+        if not isinstance(folds, (int, np.integer)) or folds < 2:
+            raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (10 is a good choice)")
+        self.folds = int(folds)
+        self.seed = seed
+        self.classes = as_classes(classes)
+
+    # ---- what a method writes -------------------------------------------------------------------
+
+    def score(self, round_one: RoundOne) -> FloatArray:  # noqa: ARG002
+        """Score samples after Round 1, (N,): the higher, the more Round 2 is worth."""
+        raise SettingError(f"{type(self).__name__} defines neither score() nor fit_score(); a router needs one of them")
+
+    def fit_score(self, calibration: CalibrationSet) -> Score:  # noqa: ARG002 (a score that needs no fit ignores it)
+        """Fit the score on calibration data; by default there is nothing to fit."""
+        return self.score
+
+    def fit_calibrator(
+        self,
+        pooled: FloatArray,  # noqa: ARG002
+        labels: IntArray,  # noqa: ARG002
+        weight: FloatArray,  # noqa: ARG002
+        start: Calibrator | None,  # noqa: ARG002
+    ) -> Calibrator:
+        """Fit what turns `pooled` into `calibrated`; by default they are the same."""
+        return identity_calibration
+
+    def pool(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray:
+        """Pool checked local posteriors into (N, K)."""
+        return mean_over_parties(local, present)
+
+    # ---- what all routers share -----------------------------------------------------------------
+
+    def fit(
+        self,
+        local_posteriors: Any,
+        labels: ArrayLike,
+        strong_prediction: ArrayLike | None = None,
+        *,
+        strong_posterior: ArrayLike | None = None,
+        weak_prediction: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        present: ArrayLike | None = None,
+    ) -> Self:
+        """Fit on calibration data: samples that trained neither route.
+
+        Parameters
+        ----------
+        local_posteriors : (M, N, K), list of M arrays (N, K), or (N, K)
+            What each party said in Round 1.
+        labels : (N,)
+            True classes.
+        strong_prediction : (N,), optional
+            What the strong route answers; −1 (None) where it has no usable answer, which counts as wrong.
+        strong_posterior : (N, K), optional
+            Its posterior; stands in for `strong_prediction` (by its argmax) where that is not given.
+        weak_prediction : (N,), optional
+            Your own cheap answer (a cut-off, a rule) instead of the argmax. `route` then needs it too.
+        sample_weight : (N,), optional
+        present : (M, N) bool, optional
+            Who answered. Samples that lack a party are counted, warned of and left out.
+
+        Returns
+        -------
+        self
+        """
+        local = as_local_posteriors(local_posteriors)
+        m, n, k = local.shape[0], local.shape[1], local.shape[2] - self.extra_columns
+        names = Labels(k, self.classes)
+        truth = names.encode(labels, "labels", n)
+        if strong_posterior is not None:
+            q = as_posteriors(strong_posterior, classes=k, name="strong_posterior")
+            if len(q) != n:
+                raise ShapeError(f"strong_posterior has {len(q)} rows for {n} samples; one each is needed")
+        if strong_prediction is not None:
+            strong = names.encode(strong_prediction, "strong_prediction", n, missing=True)
+        elif strong_posterior is not None:
+            strong = q.argmax(axis=1)
+        else:
+            raise InputError(
+                "neither strong_prediction nor strong_posterior was given; fit needs the strong route's answers"
+            )
+        weak = None
+        if weak_prediction is not None:
+            weak = names.encode(weak_prediction, "weak_prediction", n)
+        mask = as_present(present, (m, n))
+        check_posteriors(local, mask)
+        samples = Samples(local, truth, strong, weak, as_weights(sample_weight, n))
+        if mask is not None:
+            samples = self._complete(samples, mask)
+        self._fit(samples, k)
+        return self
+
+    def route(
+        self,
+        local_posteriors: Any,
+        *,
+        weak_prediction: ArrayLike | None = None,
+        present: ArrayLike | None = None,
+    ) -> Decision:
+        """Decide which samples to escalate.
+
+        Parameters
+        ----------
+        local_posteriors : (M, N, K), list of M arrays (N, K), or (N, K)
+        weak_prediction : (N,), optional
+            Your own cheap answer; needed if the router was fitted with one.
+        present : (M, N) bool, optional
+            Who answered. A sample that lacks a party is pooled over those present, not escalated, and flagged in
+            `incomplete`; one that nobody has gets the label −1 (None) and a posterior of NaN.
+        """
+        self._check_fitted()
+        k = self.n_classes_ + self.extra_columns
+        local = as_local_posteriors(local_posteriors, parties=self.n_parties_, classes=k)
+        n = local.shape[1]
+        weak = self._own_weak(weak_prediction, n)
+        mask = as_present(present, local.shape[:2])
+        rows = max(1, BLOCK_VALUES // k)
+        parts = []
+        for first in range(0, n, rows):
+            part = slice(first, first + rows)
+            block, block_mask = local[:, part], None if mask is None else mask[:, part]
+            check_posteriors(block, block_mask)
+            own = None if weak is None else weak[part]
+            round_one = walk(self, self._road.calibrate, block, own, block_mask)
+            parts.append((round_one, scores_of(self._road.score, round_one)))
+        incomplete = np.zeros(n, dtype=bool) if mask is None else np.logical_not(np.all(mask, axis=0))
+        score = _join([s for _, s in parts])
+        return Decision(
+            escalate=escalate(score, self.threshold_) & ~incomplete,
+            score=score,
+            weak_prediction=Labels(self.n_classes_, self.classes).decode(_join([r.weak_prediction for r, _ in parts])),
+            pooled=_join([r.pooled for r, _ in parts]),
+            calibrated=_join([r.calibrated for r, _ in parts]),
+            incomplete=incomplete,
+            threshold=self.threshold_,
+        )
+
+    def answer(self, decision: Decision, strong: ArrayLike | None) -> Answer:
+        """Put the answers of both routes together (eq. 5).
+
+        Parameters
+        ----------
+        decision
+            From `route`.
+        strong : (E, K) or (E,)
+            Posteriors or predictions of the E escalated samples, in their order. −1 (None) among predictions
+            is no usable answer: the cheap one stands.
+        """
+        self._check_fitted()
+        rows = np.flatnonzero(decision.escalate)
+        names = Labels(self.n_classes_, self.classes)
+        probabilities = decision.pooled.copy()
+        given = np.asarray([] if strong is None else strong)
+        if len(given) != len(rows):
+            raise ShapeError(
+                f"strong has {len(given)} rows, {len(rows)} samples were escalated; pass the strong route's answers "
+                "for exactly those, in order: x[decision.escalate]"
+            )
+        if not len(rows):
+            return Answer(decision.weak_prediction, probabilities, np.zeros(len(decision), dtype=bool))
+        if given.ndim == 2:
+            posterior = as_posteriors(given, classes=self.n_classes_, name="strong")
+            prediction, usable = posterior.argmax(axis=1), np.ones(len(rows), dtype=bool)
+        else:
+            prediction = names.encode(given, "strong", missing=True)
+            usable = prediction >= 0
+            posterior = self._bayes(decision.calibrated[rows], np.maximum(prediction, 0))
+        rows = rows[usable]
+        final = names.encode(decision.weak_prediction, "weak_prediction", missing=True)
+        final[rows] = prediction[usable]
+        probabilities[rows] = posterior[usable]
+        escalated = np.zeros(len(decision), dtype=bool)
+        escalated[rows] = True
+        return Answer(names.decode(final), probabilities, escalated)
+
+    def threshold_for(self, budget: float) -> float:
+        """τ for another budget, read off the same calibration scores by the same rule."""
+        self._check_fitted()
+        behind = self.threshold_scores_
+        if self.threshold == "certified":
+            found = certified_threshold(behind.score, budget, self.confidence)
+        else:
+            found = calibration_threshold(behind.score, budget, behind.weight)
+        return self._at_least_min_gain(found)
+
+    @property
+    def reliability_(self) -> FloatArray:
+        """C[k, k] of the strong route, (K,)."""
+        self._check_fitted()
+        return np.diagonal(self.confusion_).copy()
+
+    @property
+    def calibrator_(self) -> Calibrator:
+        """The fitted calibrator, callable on (N, K)."""
+        self._check_fitted()
+        return self._road.calibrate
+
+    @property
+    def expected_rate_(self) -> tuple[float, float, float]:
+        """Escalation rate to expect on new data, with its 95 % interval (rate, low, high)."""
+        self._check_fitted()
+        if math.isinf(self.threshold_):
+            rate = float(self.threshold_ < 0)
+            return rate, rate, rate
+        behind = self.threshold_scores_
+        rate = rate_above(behind.score, self.threshold_, behind.weight)
+        effective = float(behind.weight.sum() ** 2 / np.square(behind.weight).sum())
+        return rate, *rate_interval(rate * effective, effective)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the constructor's arguments, by name."""
+        names: dict[str, None] = {}
+        for cls in type(self).__mro__[:-1]:
+            for name, parameter in inspect.signature(cls).parameters.items():
+                if name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
+                    names[name] = None
+        return {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        default = type(self)().settings()
+        shown = {k: v for k, v in self.settings().items() if not _same(v, default[k])}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _fit(self, samples: Samples, classes: int) -> None:
+        warn_unseen(unseen_classes(samples.labels, classes, samples.weight))
+        fitted_on, behind = samples, samples  # what the road is fitted on, and what τ is read off
+        if self.threshold == "certified":
+            order = np.random.default_rng(self.seed).permutation(len(samples))
+            half = len(samples) // 2
+            if not half:
+                raise TooFewSamplesError('threshold="certified" needs two halves, there is one sample; add samples')
+            fitted_on, behind = samples.take(np.sort(order[:half])), samples.take(np.sort(order[half:]))
+        road = fit_road(self, fitted_on)
+        round_one = walk(self, road.calibrate, behind.local, behind.weak_prediction)
+        if self.threshold in ("certified", "calibration"):
+            score = scores_of(road.score, round_one)
+        else:
+            score = out_of_fold(self, samples, road, self.folds, self.seed)
+        right = round_one.weak_prediction == behind.labels, behind.strong_prediction == behind.labels
+        confusion = estimate_confusion(
+            fitted_on.labels, fitted_on.strong_prediction, classes, fitted_on.weight, self.shrinkage
+        )
+        self._set(
+            road=road,
+            scores=ThresholdScores(score, behind.weight, *right),
+            confusion=confusion,
+            parties=len(samples.local),
+            classes=classes,
+            own_weak_prediction=samples.weak_prediction is not None,
+            provenance=Provenance(),
+        )
+
+    def _set(
+        self,
+        *,
+        road: Road,
+        scores: ThresholdScores,
+        confusion: FloatArray,
+        parties: int,
+        classes: int,
+        own_weak_prediction: bool,
+        provenance: Provenance,
+        threshold: float | None = None,
+    ) -> None:
+        """Set everything that was fitted at once: a router is fitted or it is not."""
+        self._road = road
+        self.threshold_scores_ = scores
+        self.confusion_ = confusion
+        self.n_parties_ = parties
+        self.n_classes_ = classes
+        self.own_weak_prediction_ = own_weak_prediction
+        self.provenance_ = provenance
+        if threshold is not None:
+            self.threshold_ = threshold
+        elif isinstance(self.threshold, str):
+            self.threshold_ = math.inf
+            self.threshold_ = self.threshold_for(self.budget)
+        else:
+            self.threshold_ = self._at_least_min_gain(self.threshold)
+
+    def _complete(self, samples: Samples, present: BoolArray) -> Samples:
+        whole = np.logical_and.reduce(present, axis=0)
+        if not whole.any():
+            raise ShapeError(f"every one of the {len(whole)} samples lacks a party; a fit needs complete samples")
+        warnings.warn(
+            f"{int((~whole).sum())} of {len(whole)} samples lack a party and are left out of the fit",
+            GainrouteWarning,
+            stacklevel=3,
+        )
+        return samples.take(whole)
+
+    def _own_weak(self, weak_prediction: ArrayLike | None, n: int) -> IntArray | None:
+        if (weak_prediction is not None) != self.own_weak_prediction_:
+            fitted = "with" if self.own_weak_prediction_ else "without"
+            raise InputError(
+                f"the router was fitted {fitted} weak_prediction=; route it {fitted} as well: its gain is over that "
+                "cheap answer"
+            )
+        if weak_prediction is None:
+            return None
+        return Labels(self.n_classes_, self.classes).encode(weak_prediction, "weak_prediction", n)
+
+    def _bayes(self, calibrated: FloatArray, prediction: IntArray) -> FloatArray:
+        """P(y = k | Round 1, strong answer c) ∝ m[k]·C[k, c]."""
+        joint = calibrated * self.confusion_[:, prediction].T
+        total = joint.sum(axis=1, keepdims=True)
+        posterior: FloatArray = np.where(total > 0, joint / np.where(total > 0, total, 1), calibrated)
+        return posterior
+
+    def _at_least_min_gain(self, threshold: float) -> float:
+        return threshold if self.min_gain is None else max(threshold, float(self.min_gain))
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "threshold_"):
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted; call fit(local_posteriors, labels, strong_prediction) on "
+                "calibration data first, or gr.load a saved one"
+            )
+
+
+def _join(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and bool(np.all(a == b)))
