@@ -103,7 +103,7 @@ def save(router: Router, path: str | os.PathLike[str], *, provenance: Provenance
         "codec": made_with.codec,
     }
     header = {"format": FORMAT, "version": str(VERSION), "metadata": json.dumps(metadata, sort_keys=True)}
-    contiguous = {name: np.ascontiguousarray(t) for name, t in tensors.items()}
+    contiguous = {name: np.array(t, order="C") for name, t in tensors.items()}  # ascontiguousarray would add an axis
     write_bytes(path, to_safetensors(contiguous, metadata=header))
 
 

@@ -8,9 +8,10 @@ parties, `route` and `answer` come with it.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -86,7 +87,8 @@ class Router:
     min_gain
         τ is never below it; 0 means "never pay for an expected loss". It overrides the budget, B = 1 included.
     folds
-        For "cross-fitted". Ten or more: with five, the scores come from routers fitted on too few samples.
+        For "cross-fitted". The fewer, the smaller the parts the scores are fitted on, and the further the rate falls
+        below B (N = 500, K = 10, B = 0.1: 0.077 with 5 folds, 0.089 with 10, 0.095 with 20, 0.098 with 50).
     seed
         Draws the folds and the halves, from the number of samples alone.
     classes
@@ -118,7 +120,7 @@ class Router:
         threshold: ThresholdRule | float = "cross-fitted",
         confidence: float = 0.95,
         min_gain: float | None = None,
-        folds: int = 10,
+        folds: int = 20,
         seed: int = 0,
         classes: Sequence[Any] | LabelArray | None = None,
     ) -> None:
@@ -127,7 +129,7 @@ class Router:
         self.confidence = check_fraction(confidence, "confidence", "such as 0.95")
         self.min_gain = min_gain
         if not isinstance(folds, (int, np.integer)) or folds < 2:
-            raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (10 is a good choice)")
+            raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (20 is a good choice)")
         self.folds = int(folds)
         self.seed = seed
         self.classes = as_classes(classes)
@@ -243,22 +245,24 @@ class Router:
         weak = self._own_weak(weak_prediction, n)
         mask = as_present(present, local.shape[:2])
         rows = max(1, BLOCK_VALUES // k)
-        parts = []
-        for first in range(0, n, rows):
-            part = slice(first, first + rows)
-            block, block_mask = local[:, part], None if mask is None else mask[:, part]
-            check_posteriors(block, block_mask)
-            own = None if weak is None else weak[part]
-            round_one = walk(self, self._road.calibrate, block, own, block_mask)
-            parts.append((round_one, scores_of(self._road.score, round_one)))
+
+        def blocks() -> Iterator[tuple[FloatArray, IntArray, FloatArray, FloatArray]]:
+            for first in range(0, n, rows):
+                part = slice(first, first + rows)
+                block, block_mask = local[:, part], None if mask is None else mask[:, part]
+                check_posteriors(block, block_mask)
+                own = None if weak is None else weak[part]
+                at = walk(self, self._road.calibrate, block, own, block_mask)
+                yield scores_of(self._road.score, at), at.weak_prediction, at.pooled, at.calibrated
+
+        score, answer, pooled, calibrated = _collect(blocks(), n)
         incomplete = np.zeros(n, dtype=bool) if mask is None else np.logical_not(np.all(mask, axis=0))
-        score = _join([s for _, s in parts])
         return Decision(
             escalate=escalate(score, self.threshold_) & ~incomplete,
             score=score,
-            weak_prediction=Labels(self.n_classes_, self.classes).decode(_join([r.weak_prediction for r, _ in parts])),
-            pooled=_join([r.pooled for r, _ in parts]),
-            calibrated=_join([r.calibrated for r, _ in parts]),
+            weak_prediction=Labels(self.n_classes_, self.classes).decode(answer),
+            pooled=pooled,
+            calibrated=calibrated,
             incomplete=incomplete,
             threshold=self.threshold_,
         )
@@ -352,7 +356,6 @@ class Router:
     # ---- inside ---------------------------------------------------------------------------------
 
     def _fit(self, samples: Samples, classes: int) -> None:
-        warn_unseen(unseen_classes(samples.labels, classes, samples.weight))
         fitted_on, behind = samples, samples  # what the road is fitted on, and what τ is read off
         if self.threshold == "certified":
             order = np.random.default_rng(self.seed).permutation(len(samples))
@@ -370,6 +373,7 @@ class Router:
         confusion = estimate_confusion(
             fitted_on.labels, fitted_on.strong_prediction, classes, fitted_on.weight, self.shrinkage
         )
+        warn_unseen(unseen_classes(fitted_on.labels, classes, fitted_on.weight))
         self._set(
             road=road,
             scores=ThresholdScores(score, behind.weight, *right),
@@ -448,8 +452,18 @@ class Router:
             )
 
 
-def _join(parts: list[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _collect(blocks: Iterator[tuple[Any, ...]], n: int) -> tuple[Any, ...]:
+    """Put the blocks' arrays together in arrays allocated once; a single block is passed on as it is."""
+    first = next(blocks)
+    if len(first[0]) == n:
+        return first
+    whole = tuple(np.empty((n, *a.shape[1:]), a.dtype) for a in first)
+    at = 0
+    for block in itertools.chain([first], blocks):
+        for target, values in zip(whole, block, strict=True):
+            target[at : at + len(values)] = values
+        at += len(block[0])
+    return whole
 
 
 def _same(a: Any, b: Any) -> bool:

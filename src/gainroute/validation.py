@@ -155,10 +155,10 @@ def as_labels(
     if classes is None or isinstance(classes, (int, np.integer)):
         return _as_columns(array, classes, name, missing)
     column = {label: i for i, label in enumerate(np.asarray(classes).tolist())}
-    found = [column.get(value, -1) for value in array.tolist()]
-    encoded = np.array(found, dtype=np.int64)
-    for i in np.flatnonzero(encoded < 0):
-        value = array[i]
+    given = array.tolist()
+    encoded = np.array([column.get(value, -1) for value in given], dtype=np.int64)
+    for i in np.flatnonzero(encoded < 0).tolist():
+        value = given[i]
         absent = value is None or value != value or value == -1  # noqa: PLR0124 (NaN is the one unequal to itself)
         if not (missing and absent):
             raise LabelError(f"{name}[{i}] is {value!r}; classes= allows {_preview(list(column))}")

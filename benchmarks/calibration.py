@@ -1,0 +1,135 @@
+"""Dirichlet calibration: time until the objective is within 1e-6 of the optimum, each solver on the same objective."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+
+from benchmarks.problems import posteriors
+from benchmarks.rows import Row, interleaved, row, timed
+from gainroute import _newton, evaluation, fit_dirichlet
+
+__all__ = ["run"]
+
+Array = npt.NDArray[Any]
+SIZES = ((10, 5000, 9, ">= 3"), (40, 2000, 9, ">= 3"), (100, 5000, 3, ">= 1.5"), (100, 10000, 3, ">= 1.5"))
+LAM, EPS, WITHIN = 1.0, 1e-6, 1e-6
+
+
+def run() -> Iterator[Row]:
+    """Measure every size against scipy's L-BFGS-B, torch's LBFGS and probmetrics."""
+    for classes, samples, repeats, bar in SIZES:
+        local, y = posteriors(classes, samples)
+        p = local[0]
+        optimum = _optimum(p, y)
+        target = optimum + WITHIN * abs(optimum)
+        solvers = [partial(solve, p, y, target) for solve in (_ours, _scipy, _torch)]
+        solvers.append(lambda p=p, y=y: timed(lambda: _probmetrics(p, y)))  # type: ignore[misc]
+        ours, lbfgs, torch_lbfgs, structured = interleaved(solvers, repeats)
+        size = f"K={classes} N={samples}"
+        yield row(f"{size}: seconds to 1e-6, against scipy L-BFGS-B", ours, lbfgs, lbfgs / ours, bar)
+        yield row(f"{size}: seconds to 1e-6, against torch LBFGS float64", ours, torch_lbfgs, torch_lbfgs / ours)
+        yield row(f"{size}: seconds, against probmetrics SMS (own objective)", ours, structured, structured / ours)
+        yield from _quality(size, p, y, classes)
+
+
+def _quality(size: str, p: Array, y: Array, classes: int) -> Iterator[Row]:
+    new, truth = posteriors(classes, 10_000, seed=0, parties=2)
+    held_out = new[1]  # another draw of the noise, the same mixing of classes
+    ours = fit_dirichlet(p, y, lam=LAM, eps=EPS)(held_out)
+    theirs = _probmetrics(p, y).predict_proba(held_out)
+    for name, measure in (
+        ("NLL", evaluation.negative_log_likelihood),
+        ("ECE", evaluation.expected_calibration_error),
+    ):
+        a, b = measure(ours, truth), measure(theirs, truth)
+        yield row(f"{size}: held-out {name}, against probmetrics SMS", a, b, a / b)
+
+
+def _features(p: Array) -> tuple[Array, Array]:
+    return np.vstack([np.log(p + EPS).T, np.ones(len(p))]), np.eye(p.shape[1], p.shape[1] + 1)
+
+
+def _optimum(p: Array, y: Array) -> float:
+    found: list[float] = []
+    z, origin = _features(p)
+    _newton.minimise(z, y, origin, LAM, callback=lambda value: bool(found.append(value)))
+    return min(found)
+
+
+def _ours(p: Array, y: Array, target: float) -> float:
+    begin = time.perf_counter()
+    z, origin = _features(p)
+    _newton.minimise(z, y, origin, LAM, callback=lambda value: value <= target)
+    return time.perf_counter() - begin
+
+
+def _scipy(p: Array, y: Array, target: float) -> float:
+    begin = time.perf_counter()
+    z, origin = _features(p)
+    samples = np.arange(len(y))
+
+    def objective(flat: Array) -> tuple[float, Array]:
+        theta = flat.reshape(origin.shape)
+        logits = theta @ z
+        top = logits.max(axis=0)
+        m = np.exp(logits - top)
+        total = m.sum(axis=0)
+        value = float((np.log(total) + top - logits[y, samples]).sum() + LAM * np.square(theta - origin).sum())
+        m /= total
+        m[y, samples] -= 1
+        return value, (m @ z.T + 2 * LAM * (theta - origin)).ravel()
+
+    def stop(intermediate_result: Any) -> None:
+        if intermediate_result.fun <= target:
+            raise StopIteration
+
+    options = {"maxiter": 100_000, "maxfun": 1_000_000, "ftol": 0.0, "gtol": 0.0}
+    found = minimize(objective, origin.ravel(), jac=True, method="L-BFGS-B", options=options, callback=stop)
+    taken = time.perf_counter() - begin
+    if found.fun > target:
+        raise RuntimeError(f"L-BFGS-B stopped at {found.fun}, {target} was the target")
+    return taken
+
+
+def _torch(p: Array, y: Array, target: float) -> float:
+    import torch
+
+    begin = time.perf_counter()
+    z_, origin_ = _features(p)
+    z, origin, labels = torch.from_numpy(z_), torch.from_numpy(origin_), torch.from_numpy(y)
+    theta = origin.clone().requires_grad_(True)
+    optimiser = torch.optim.LBFGS(
+        [theta], max_iter=20, history_size=10, line_search_fn="strong_wolfe", tolerance_grad=0, tolerance_change=0
+    )
+
+    def closure() -> Any:
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy((theta @ z).T, labels, reduction="sum")
+        loss = loss + LAM * (theta - origin).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(1000):
+        optimiser.step(closure)
+        with torch.no_grad():
+            logits = (theta @ z).T
+            value = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            if float(value + LAM * (theta - origin).square().sum()) <= target:
+                return time.perf_counter() - begin
+    raise RuntimeError("torch LBFGS did not reach the target")
+
+
+def _probmetrics(p: Array, y: Array) -> Any:
+    from probmetrics.calibrators import get_calibrator
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return get_calibrator("sms", sms_print_init_info=False).fit(p, y)

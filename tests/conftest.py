@@ -1,0 +1,12 @@
+"""One thread a test process: BLAS and OpenMP threads on a shared machine slow each other down thirtyfold."""
+
+import os
+
+for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+from hypothesis import settings  # noqa: E402 (the threads are set before numpy is imported)
+
+# No test asserts a wall-clock time, and a run on another day tries the same examples.
+settings.register_profile("gainroute", deadline=None, derandomize=True)
+settings.load_profile("gainroute")

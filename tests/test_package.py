@@ -1,0 +1,94 @@
+"""The package itself: what it exports, what it imports, and the wheel in an empty environment."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gainroute as gr
+
+ROOT = Path(__file__).parent.parent
+HEAVY = ["typer", "rich", "torch", "sklearn", "pandas", "matplotlib", "grpc", "fastapi", "ray", "pyarrow", "pydantic"]
+
+
+def test_everything_exported_exists_and_is_listed_once():
+    assert len(set(gr.__all__)) == len(gr.__all__)
+    for name in gr.__all__:
+        assert hasattr(gr, name), name
+
+
+def test_every_module_lists_what_it_exports():
+    for module in pkgutil.walk_packages(gr.__path__, "gainroute."):
+        if module.name == "gainroute.__main__":
+            continue
+        loaded = importlib.import_module(module.name)
+        assert hasattr(loaded, "__all__"), module.name
+        for name in loaded.__all__:
+            assert hasattr(loaded, name), f"{module.name}.{name}"
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = f"import sys, json, gainroute; print(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(out.stdout) == []
+
+
+def test_the_serving_side_cannot_reach_the_oracle():
+    code = (
+        "import sys\n"
+        "import gainroute.inference, gainroute.artifacts\n"
+        "mods = [n for n in sys.modules['gainroute.inference'].__dict__]\n"
+        "assert 'oracle_score' not in mods\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    for module in ("inference", "artifacts", "router", "routers", "road", "gain", "decision", "calibration"):
+        assert "evaluation" not in (ROOT / f"src/gainroute/{module}.py").read_text()
+
+
+def test_the_wheel_works_in_an_empty_environment(tmp_path):
+    """Build it, install it with nothing but its dependencies, and route three lines' worth."""
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT],
+        check=True, capture_output=True, cwd=tmp_path,
+    )  # fmt: skip
+    wheel = next(tmp_path.glob("gainroute-*.whl"))
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "empty"], check=True)
+    python = tmp_path / "empty/bin/python"
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
+    subprocess.run([*pip, wheel], check=True, capture_output=True)
+    code = """
+import importlib.util as u
+import numpy as np, gainroute as gr
+assert u.find_spec("torch") is None and u.find_spec("sklearn") is None and u.find_spec("matplotlib") is None
+rng = np.random.default_rng(0)
+labels = rng.integers(3, size=300)
+local = rng.dirichlet(np.ones(3), size=(2, 300)) + np.eye(3)[labels]
+local /= local.sum(axis=2, keepdims=True)
+router = gr.ExpectedGainRouter(budget=0.2).fit(local, labels, labels)
+gr.save(router, "router.safetensors")
+decision = gr.load("router.safetensors").route(local)
+np.savez("data.npz", local_posteriors=local, labels=labels, strong_prediction=labels)
+print(float(decision.escalate.mean()))
+"""
+    out = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert 0.1 < float(out.stdout) < 0.3
+    command = [
+        tmp_path / "empty/bin/gainroute",
+        "fit",
+        "data.npz",
+        "--out",
+        "r.safetensors",
+        "--budget",
+        "0.2",
+        "--json",
+    ]
+    out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert json.loads(out.stdout)
+    code = "import gainroute, pathlib; print((pathlib.Path(gainroute.__file__).parent / 'py.typed').exists())"
+    typed = subprocess.run([python, "-c", code],
+                           check=True, capture_output=True, text=True, cwd=tmp_path)  # fmt: skip
+    assert typed.stdout.strip() == "True"
