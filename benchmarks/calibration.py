@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -30,8 +30,8 @@ def run() -> Iterator[Row]:
         p = local[0]
         optimum = _optimum(p, y)
         target = optimum + WITHIN * abs(optimum)
-        solvers = [partial(solve, p, y, target) for solve in (_ours, _scipy, _torch)]
-        solvers.append(lambda p=p, y=y: timed(lambda: _probmetrics(p, y)))  # type: ignore[misc]
+        solvers: list[Callable[[], float]] = [partial(solve, p, y, target) for solve in (_ours, _scipy, _torch)]
+        solvers.append(partial(timed, partial(_probmetrics, p, y)))
         ours, lbfgs, torch_lbfgs, structured = interleaved(solvers, repeats)
         size = f"K={classes} N={samples}"
         yield row(f"{size}: seconds to 1e-6, against scipy L-BFGS-B", ours, lbfgs, lbfgs / ours, bar)
@@ -58,10 +58,16 @@ def _features(p: Array) -> tuple[Array, Array]:
 
 
 def _optimum(p: Array, y: Array) -> float:
-    found: list[float] = []
+    best = float("inf")
+
+    def keep(value: float) -> bool:
+        nonlocal best
+        best = min(best, value)
+        return False
+
     z, origin = _features(p)
-    _newton.minimise(z, y, origin, LAM, callback=lambda value: bool(found.append(value)))
-    return min(found)
+    _newton.minimise(z, y, origin, LAM, callback=keep)
+    return best
 
 
 def _ours(p: Array, y: Array, target: float) -> float:
@@ -114,11 +120,11 @@ def _torch(p: Array, y: Array, target: float) -> float:
         optimiser.zero_grad()
         loss = torch.nn.functional.cross_entropy((theta @ z).T, labels, reduction="sum")
         loss = loss + LAM * (theta - origin).square().sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     for _ in range(1000):
-        optimiser.step(closure)
+        optimiser.step(closure)  # type: ignore[no-untyped-call]
         with torch.no_grad():
             logits = (theta @ z).T
             value = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")

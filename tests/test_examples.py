@@ -1,0 +1,33 @@
+"""Every example runs as it stands, and says what its text says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name: str) -> str:
+    command = [sys.executable, "-W", "error", EXAMPLES / name]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in EXAMPLES.glob("*.py")))
+def test_the_example_runs(name):
+    assert run(name).strip()
+
+
+def test_with_rare_fraud_accuracy_and_recall_disagree():
+    by_accuracy, by_cost = run("03_rare_fraud.py").splitlines()[1:]
+
+    def percent(pattern: str, line: str) -> float:
+        return float(re.search(pattern, line)[1])
+
+    assert percent(r"([\d.]+)% escalated", by_accuracy) < 1
+    assert percent(r"fraud found +([\d.]+)%", by_accuracy) < 10
+    assert percent(r"fraud found +([\d.]+)%", by_cost) > 30
