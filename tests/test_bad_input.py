@@ -92,6 +92,7 @@ def test_strong_predictions_outside_the_classes():
         ({"threshold": "guess"}, "threshold is 'guess'; allowed are 'calibration', 'cross-fitted', 'certified'"),
         ({"confidence": 2}, "confidence is 2"),
         ({"folds": 1}, "folds is 1"),
+        ({"min_gain": "none"}, "min_gain is 'none'"),
         ({"lam": 0}, "lam is 0; it is a number > 0"),
         ({"lam": "best"}, "lam is 'best'"),
         ({"eps": -1}, "eps is -1"),

@@ -13,7 +13,7 @@ from gainroute.errors import SettingError
 from gainroute.types import ArrayLike, FloatArray, IntArray, LabelArray
 from gainroute.validation import as_labels, as_weights, class_count
 
-__all__ = ["SHRINKAGE", "classwise_reliability", "confusion_matrix", "estimate_confusion"]
+__all__ = ["SHRINKAGE", "classwise_reliability", "confusion_matrix", "estimate_confusion", "posterior_given"]
 
 Shrinkage = Literal["none", "empirical-bayes"]
 SHRINKAGE = ("none", "empirical-bayes")
@@ -120,3 +120,10 @@ def _prior_strength(right: FloatArray, total: FloatArray, mean: float) -> float:
         return float(np.sum(betaln(a, b) - betaln(hits + a, misses + b)))
 
     return float(np.exp(minimize_scalar(loss, bounds=(np.log(0.5), np.log(1e5)), method="bounded").x))
+
+
+def posterior_given(calibrated: FloatArray, confusion: FloatArray, prediction: IntArray) -> FloatArray:
+    """P(y = k | Round 1, strong answer c) ∝ m[k]·C[k, c], (N, K): Bayes' rule for a strong answer without a posterior."""
+    joint = calibrated * confusion[:, prediction].T
+    total = joint.sum(axis=1, keepdims=True)
+    return np.where(total > 0, joint / np.where(total > 0, total, 1), calibrated)

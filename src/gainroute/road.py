@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from gainroute.calibration import Calibrator, folds_of
 from gainroute.errors import ShapeError, TooFewSamplesError
+from gainroute.samples import Samples
 from gainroute.types import BoolArray, CalibrationSet, FloatArray, IntArray, RoundOne
 
-__all__ = ["Method", "Road", "Samples", "Score", "fit_road", "out_of_fold", "scores_of", "walk"]
+__all__ = ["Method", "Road", "Score", "collect", "fit_road", "out_of_fold", "scores_of", "walk"]
 
 Score = Callable[[RoundOne], FloatArray]
 
@@ -35,31 +37,6 @@ class Road:
 
     calibrate: Calibrator
     score: Score
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """Checked calibration samples, before anything is fitted; `weak_prediction` None means the argmax."""
-
-    local: FloatArray
-    labels: IntArray
-    strong_prediction: IntArray
-    weak_prediction: IntArray | None
-    weight: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, rows: IntArray | BoolArray) -> Samples:
-        """Return the samples of these rows."""
-        weak = self.weak_prediction
-        return Samples(
-            self.local[:, rows],
-            self.labels[rows],
-            self.strong_prediction[rows],
-            None if weak is None else weak[rows],
-            self.weight[rows],
-        )
 
 
 def walk(
@@ -115,3 +92,17 @@ def out_of_fold(method: Method, samples: Samples, road: Road, folds: int, seed: 
         part = samples.take(held_out)
         score[held_out] = scores_of(fitted.score, walk(method, fitted.calibrate, part.local, part.weak_prediction))
     return score
+
+
+def collect(blocks: Iterator[tuple[Any, ...]], n: int) -> tuple[Any, ...]:
+    """Put the blocks' arrays together in arrays allocated once; a single block is passed on as it is."""
+    first = next(blocks)
+    if len(first[0]) == n:
+        return first
+    whole = tuple(np.empty((n, *a.shape[1:]), a.dtype) for a in first)
+    at = 0
+    for block in itertools.chain([first], blocks):
+        for target, values in zip(whole, block, strict=True):
+            target[at : at + len(values)] = values
+        at += len(block[0])
+    return whole

@@ -7,10 +7,7 @@ parties, `route` and `answer` come with it.
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +25,6 @@ from gainroute.decision import (
     rate_interval,
 )
 from gainroute.errors import (
-    GainrouteWarning,
     InputError,
     NotFittedError,
     SettingError,
@@ -37,8 +33,10 @@ from gainroute.errors import (
 )
 from gainroute.labels import Labels, as_classes
 from gainroute.pooling import mean_over_parties
-from gainroute.reliability import estimate_confusion
-from gainroute.road import Road, Samples, Score, fit_road, out_of_fold, scores_of, walk
+from gainroute.reliability import estimate_confusion, posterior_given
+from gainroute.road import Road, Score, collect, fit_road, out_of_fold, scores_of, walk
+from gainroute.samples import Samples, as_samples
+from gainroute.settings import Settings
 from gainroute.types import (
     Answer,
     ArrayLike,
@@ -56,7 +54,6 @@ from gainroute.validation import (
     as_local_posteriors,
     as_posteriors,
     as_present,
-    as_weights,
     check_fraction,
     check_posteriors,
 )
@@ -70,7 +67,7 @@ __all__ = ["Router"]
 BLOCK_VALUES = 2**17
 
 
-class Router:
+class Router(Settings):
     """Base of all routers.
 
     Parameters
@@ -127,7 +124,9 @@ class Router:
         self.budget = check_fraction(budget, "budget", BUDGET_REMEDY)
         self.threshold = check_rule(threshold)
         self.confidence = check_fraction(confidence, "confidence", "such as 0.95")
-        self.min_gain = min_gain
+        if min_gain is not None and not isinstance(min_gain, (int, float, np.integer, np.floating)):
+            raise SettingError(f"min_gain is {min_gain!r}; a number is needed (0 never pays for a loss), or None")
+        self.min_gain = None if min_gain is None else float(min_gain)
         if not isinstance(folds, (int, np.integer)) or folds < 2:
             raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (20 is a good choice)")
         self.folds = int(folds)
@@ -193,30 +192,17 @@ class Router:
         -------
         self
         """
-        local = as_local_posteriors(local_posteriors)
-        m, n, k = local.shape[0], local.shape[1], local.shape[2] - self.extra_columns
-        names = Labels(k, self.classes)
-        truth = names.encode(labels, "labels", n)
-        if strong_posterior is not None:
-            q = as_posteriors(strong_posterior, classes=k, name="strong_posterior")
-            if len(q) != n:
-                raise ShapeError(f"strong_posterior has {len(q)} rows for {n} samples; one each is needed")
-        if strong_prediction is not None:
-            strong = names.encode(strong_prediction, "strong_prediction", n, missing=True)
-        elif strong_posterior is not None:
-            strong = q.argmax(axis=1)
-        else:
-            raise InputError(
-                "neither strong_prediction nor strong_posterior was given; fit needs the strong route's answers"
-            )
-        weak = None
-        if weak_prediction is not None:
-            weak = names.encode(weak_prediction, "weak_prediction", n)
-        mask = as_present(present, (m, n))
-        check_posteriors(local, mask)
-        samples = Samples(local, truth, strong, weak, as_weights(sample_weight, n))
-        if mask is not None:
-            samples = self._complete(samples, mask)
+        samples, k = as_samples(
+            local_posteriors,
+            labels,
+            strong_prediction,
+            strong_posterior,
+            weak_prediction=weak_prediction,
+            sample_weight=sample_weight,
+            present=present,
+            classes=self.classes,
+            extra_columns=self.extra_columns,
+        )
         self._fit(samples, k)
         return self
 
@@ -255,7 +241,7 @@ class Router:
                 at = walk(self, self._road.calibrate, block, own, block_mask)
                 yield scores_of(self._road.score, at), at.weak_prediction, at.pooled, at.calibrated
 
-        score, answer, pooled, calibrated = _collect(blocks(), n)
+        score, answer, pooled, calibrated = collect(blocks(), n)
         incomplete = np.zeros(n, dtype=bool) if mask is None else np.logical_not(np.all(mask, axis=0))
         return Decision(
             escalate=escalate(score, self.threshold_) & ~incomplete,
@@ -296,7 +282,7 @@ class Router:
         else:
             prediction = names.encode(given, "strong", missing=True)
             usable = prediction >= 0
-            posterior = self._bayes(decision.calibrated[rows], np.maximum(prediction, 0))
+            posterior = posterior_given(decision.calibrated[rows], self.confusion_, np.maximum(prediction, 0))
         rows = rows[usable]
         final = names.encode(decision.weak_prediction, "weak_prediction", missing=True)
         final[rows] = prediction[usable]
@@ -338,20 +324,6 @@ class Router:
         rate = rate_above(behind.score, self.threshold_, behind.weight)
         effective = float(behind.weight.sum() ** 2 / np.square(behind.weight).sum())
         return rate, *rate_interval(rate * effective, effective)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the constructor's arguments, by name."""
-        names: dict[str, None] = {}
-        for cls in type(self).__mro__[:-1]:
-            for name, parameter in inspect.signature(cls).parameters.items():
-                if name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
-                    names[name] = None
-        return {name: getattr(self, name) for name in names}
-
-    def __repr__(self) -> str:
-        default = type(self)().settings()
-        shown = {k: v for k, v in self.settings().items() if not _same(v, default[k])}
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
 
     # ---- inside ---------------------------------------------------------------------------------
 
@@ -412,17 +384,6 @@ class Router:
         else:
             self.threshold_ = self._at_least_min_gain(self.threshold)
 
-    def _complete(self, samples: Samples, present: BoolArray) -> Samples:
-        whole = np.logical_and.reduce(present, axis=0)
-        if not whole.any():
-            raise ShapeError(f"every one of the {len(whole)} samples lacks a party; a fit needs complete samples")
-        warnings.warn(
-            f"{int((~whole).sum())} of {len(whole)} samples lack a party and are left out of the fit",
-            GainrouteWarning,
-            stacklevel=3,
-        )
-        return samples.take(whole)
-
     def _own_weak(self, weak_prediction: ArrayLike | None, n: int) -> IntArray | None:
         if (weak_prediction is not None) != self.own_weak_prediction_:
             fitted = "with" if self.own_weak_prediction_ else "without"
@@ -434,15 +395,8 @@ class Router:
             return None
         return Labels(self.n_classes_, self.classes).encode(weak_prediction, "weak_prediction", n)
 
-    def _bayes(self, calibrated: FloatArray, prediction: IntArray) -> FloatArray:
-        """P(y = k | Round 1, strong answer c) ∝ m[k]·C[k, c]."""
-        joint = calibrated * self.confusion_[:, prediction].T
-        total = joint.sum(axis=1, keepdims=True)
-        posterior: FloatArray = np.where(total > 0, joint / np.where(total > 0, total, 1), calibrated)
-        return posterior
-
     def _at_least_min_gain(self, threshold: float) -> float:
-        return threshold if self.min_gain is None else max(threshold, float(self.min_gain))
+        return threshold if self.min_gain is None else max(threshold, self.min_gain)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "threshold_"):
@@ -450,21 +404,3 @@ class Router:
                 f"this {type(self).__name__} is not fitted; call fit(local_posteriors, labels, strong_prediction) on "
                 "calibration data first, or gr.load a saved one"
             )
-
-
-def _collect(blocks: Iterator[tuple[Any, ...]], n: int) -> tuple[Any, ...]:
-    """Put the blocks' arrays together in arrays allocated once; a single block is passed on as it is."""
-    first = next(blocks)
-    if len(first[0]) == n:
-        return first
-    whole = tuple(np.empty((n, *a.shape[1:]), a.dtype) for a in first)
-    at = 0
-    for block in itertools.chain([first], blocks):
-        for target, values in zip(whole, block, strict=True):
-            target[at : at + len(values)] = values
-        at += len(block[0])
-    return whole
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and bool(np.all(a == b)))
