@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from threadpoolctl import threadpool_limits
 
 from gainroute import _newton
@@ -280,6 +279,8 @@ def fit_temperature(
 
 def solve_temperature(p: FloatArray, y: IntArray, eps: float, weight: FloatArray) -> TemperatureCalibrator:
     """`fit_temperature` on checked arrays."""
+    from scipy.optimize import minimize_scalar  # half a second to import, and few need it
+
     logits = np.log(p + eps)
     rows = np.arange(len(y))
 

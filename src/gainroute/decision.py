@@ -6,7 +6,7 @@ import math
 from typing import Any, Literal
 
 import numpy as np
-from scipy.stats import beta, binom
+from scipy.special import bdtr, betaincinv
 
 from gainroute.errors import SettingError, ShapeError, TooFewSamplesError
 from gainroute.types import ArrayLike, BoolArray, FloatArray
@@ -108,7 +108,7 @@ def certified_threshold(scores: ArrayLike, budget: float, confidence: float = 0.
     if share in (0.0, 1.0):
         return math.inf if share == 0 else -math.inf
     n = len(values)
-    within = np.flatnonzero(binom.cdf(np.arange(n), n, share) <= 1 - level)
+    within = np.flatnonzero(bdtr(np.arange(n, dtype=np.float64), n, share) <= 1 - level)
     if not len(within):
         if level == 1:
             raise SettingError("confidence is 1.0; only B = 0 or B = 1 can be certain: use a value such as 0.95")
@@ -131,6 +131,6 @@ def rate_interval(above: float, samples: float, level: float = 0.95) -> tuple[fl
     A threshold read off n exchangeable scores so that k lie above has a true rate that is Beta(k + 1, n − k).
     """
     tail = (1 - level) / 2
-    low = 0.0 if above == 0 else float(beta.ppf(tail, above + 1, samples - above))
-    high = 1.0 if above == samples else float(beta.ppf(1 - tail, above + 1, samples - above))
+    low = 0.0 if above == 0 else float(betaincinv(above + 1, samples - above, tail))
+    high = 1.0 if above == samples else float(betaincinv(above + 1, samples - above, 1 - tail))
     return low, high

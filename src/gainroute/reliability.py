@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import betaln
 
 from gainroute.errors import SettingError
@@ -110,6 +109,8 @@ def estimate_confusion(
 
 def _prior_strength(right: FloatArray, total: FloatArray, mean: float) -> float:
     """Pseudo-counts of the Beta prior with the overall mean that makes the classes' hits most likely."""
+    from scipy.optimize import minimize_scalar  # half a second to import, and few need it
+
     if not 0 < mean < 1:
         return 1.0
     used = total > 0
@@ -123,7 +124,7 @@ def _prior_strength(right: FloatArray, total: FloatArray, mean: float) -> float:
 
 
 def posterior_given(calibrated: FloatArray, confusion: FloatArray, prediction: IntArray) -> FloatArray:
-    """P(y = k | Round 1, strong answer c) ∝ m[k]·C[k, c], (N, K): Bayes' rule for a strong answer without a posterior."""
+    """P(y = k | Round 1, strong answer c) ∝ m[k]·C[k, c], (N, K): for a strong answer that came without a posterior."""
     joint = calibrated * confusion[:, prediction].T
     total = joint.sum(axis=1, keepdims=True)
     return np.where(total > 0, joint / np.where(total > 0, total, 1), calibrated)

@@ -1,0 +1,69 @@
+"""The command line: parse, call the library, print, and map errors to exit codes. Nothing is computed here.
+
+Exit codes: 0 done, 2 something given cannot be used (one paragraph on stderr says what, and the remedy), 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gainroute.cli.comparing import compare
+from gainroute.cli.demonstrating import demo
+from gainroute.cli.fitting import fit
+from gainroute.cli.options import FilesCommand
+from gainroute.cli.planning import plan
+from gainroute.cli.routing import explain, route
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="gainroute",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from gainroute import __version__
+
+        typer.echo(f"gainroute {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def gainroute(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Decide, sample by sample, whether the expensive answer is worth asking for.
+
+    You have a cheap answer (the averaged posteriors of one or more parties) and an expensive one that is right more
+    often. From labelled samples, gainroute learns where the expensive answer is expected to help, and spends a budget
+    there. The usual order: fit a router on calibration data, plan the budget on other labelled data, route new data.
+
+    New here? Run: gainroute demo
+    """
+
+
+app.command("fit", cls=FilesCommand, short_help="Fit a router on labelled calibration data.")(fit)
+app.command("plan", cls=FilesCommand, short_help="Show what each budget buys: table and picture.")(plan)
+app.command("route", cls=FilesCommand, short_help="Decide which new samples to escalate.")(route)
+app.command("explain", cls=FilesCommand, short_help="Show why one sample is escalated or kept.")(explain)
+app.command("compare", cls=FilesCommand, short_help="Compare all routers on your own data.")(compare)
+app.command("demo", short_help="See it work, on data that come along.")(demo)
+
+
+def main() -> None:
+    """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # τ and λ must not fail on a terminal that cannot show them
+            stream.reconfigure(errors="replace")
+    app()
