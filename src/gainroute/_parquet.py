@@ -49,8 +49,8 @@ def read_table(path: str | os.PathLike[str]) -> Any:
     except (ArrowException, ValueError) as error:
         if "lists to be of size" in str(error):  # pyarrow before 26, on null in a column of fixed-size lists
             raise DataError(
-                f"{path}: this pyarrow cannot read null in a column of fixed-size lists ({error}); upgrade to pyarrow ≥ 26, "
-                "or write a plain list column"
+                f"{path}: this pyarrow cannot read null in a column of fixed-size lists ({error}); upgrade to "
+                "pyarrow ≥ 26, or write a plain list column"
             ) from error
         raise DataError(f"{path} is not a Parquet file, or truncated ({error}); write it again") from error
 
