@@ -1,0 +1,1 @@
+"""The torch models: local classifiers, encoders, fusion head, and how they are built and kept."""

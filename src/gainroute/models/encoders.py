@@ -1,0 +1,111 @@
+"""Round 2, at each party: view in, embedding out.
+
+An own ResNet-18: torchvision does not import beside the CPU build of torch.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gainroute.errors import SettingError
+
+__all__ = ["STEMS", "MLPEncoder", "ResNet18"]
+
+# kernel, stride, max-pool: from images of a few pixels to those of ImageNet.
+_STEMS = {
+    "3x3": (3, 1, False),
+    "3x3-pool": (3, 1, True),
+    "3x3-stride2": (3, 2, False),
+    "3x3-stride2-pool": (3, 2, True),
+    "7x7-stride2-pool": (7, 2, True),
+}
+STEMS = tuple(_STEMS)
+
+
+class _BasicBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu(self.norm1(self.conv1(x)), inplace=True)
+        y = self.norm2(self.conv2(y))
+        return functional.relu(y + self.shortcut(x), inplace=True)
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 without its classifier.
+
+    Parameters
+    ----------
+    channels
+        Channels of the images.
+    width
+        Channels after the stem; 64 is the usual one. The embedding has 8 × width values.
+    stem
+        One of `STEMS`: ``"3x3"`` keeps the resolution (quadrants), ``"7x7-stride2-pool"`` is the usual one.
+    """
+
+    def __init__(self, *, channels: int, width: int = 64, stem: str = "3x3") -> None:
+        super().__init__()
+        if stem not in _STEMS:
+            raise SettingError(f"stem {stem!r} is unknown: one of {', '.join(STEMS)}")
+        kernel, stride, pool = _STEMS[stem]
+        layers: list[nn.Module] = [
+            nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+        ]
+        if pool:
+            layers.append(nn.MaxPool2d(3, stride=2, padding=1))
+        inputs = width
+        for stage, factor in enumerate((1, 2, 4, 8)):
+            layers.append(_BasicBlock(inputs, factor * width, 1 if stage == 0 else 2))
+            layers.append(_BasicBlock(factor * width, factor * width, 1))
+            inputs = factor * width
+        self.layers = nn.Sequential(*layers)
+        self.dimension = 8 * width
+
+    def forward(self, view: Tensor) -> Tensor:
+        """Embeddings (N, 8 × width) of images (N, C, H, W)."""
+        maps: Tensor = self.layers(view)
+        return maps.mean(dim=(2, 3))
+
+
+class MLPEncoder(nn.Module):
+    """Two hidden layers for feature vectors.
+
+    Parameters
+    ----------
+    features
+        Length of a feature vector.
+    width
+        The hidden layers and the embedding have 8 × width values, as those of a ResNet-18 of that width.
+    """
+
+    def __init__(self, *, features: int, width: int = 16) -> None:
+        super().__init__()
+        size = 8 * width
+        self.layers = nn.Sequential(
+            nn.Linear(features, size),
+            nn.BatchNorm1d(size),
+            nn.ReLU(inplace=True),
+            nn.Linear(size, size),
+            nn.BatchNorm1d(size),
+            nn.ReLU(inplace=True),
+        )
+        self.dimension = size
+
+    def forward(self, view: Tensor) -> Tensor:
+        """Embeddings (N, 8 × width) of feature vectors (N, d)."""
+        embedding: Tensor = self.layers(view)
+        return embedding

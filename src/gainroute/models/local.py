@@ -1,0 +1,83 @@
+"""Round 1: the light classifier each party runs on its own view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+__all__ = ["LocalCNN", "LocalMLP"]
+
+
+def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+class LocalCNN(nn.Module):
+    """Four strided 3 × 3 blocks, one refinement block, average pooling, dropout, a linear layer.
+
+    Parameters
+    ----------
+    channels, size
+        The images are (channels, size, size). Blocks stop striding at 2 × 2: a quadrant of a digit has
+        4 × 4 pixels to begin with.
+    outputs
+        Classes; one more for a classifier that may defer.
+    widths
+        Channels after each strided block; the refinement block keeps the last.
+    dropout
+        Share of pooled features dropped in training.
+    """
+
+    def __init__(
+        self, *, channels: int, size: int, outputs: int, widths: Sequence[int] = (8, 16, 32, 32), dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        blocks: list[nn.Module] = []
+        for width in widths:
+            stride = 2 if size > 2 else 1
+            blocks.append(_block(channels, width, stride))
+            channels, size = width, -(-size // stride)
+        blocks.append(_block(channels, channels, 1))
+        self.blocks = nn.Sequential(*blocks)
+        self.dropout = nn.Dropout(dropout)
+        self.classify = nn.Linear(channels, outputs)
+
+    def forward(self, view: Tensor) -> Tensor:
+        """Logits (N, outputs) of images (N, C, H, W)."""
+        pooled = self.blocks(view).mean(dim=(2, 3))
+        logits: Tensor = self.classify(self.dropout(pooled))
+        return logits
+
+
+class LocalMLP(nn.Module):
+    """A small perceptron for feature vectors: one hidden layer a width.
+
+    Parameters
+    ----------
+    features
+        Length of a feature vector.
+    outputs
+        Classes; one more for a classifier that may defer.
+    widths
+        Units of each hidden layer.
+    dropout
+        Share of the last hidden layer dropped in training.
+    """
+
+    def __init__(self, *, features: int, outputs: int, widths: Sequence[int] = (16,), dropout: float = 0.1) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for width in widths:
+            layers += [nn.Linear(features, width), nn.ReLU(inplace=True)]
+            features = width
+        self.layers = nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(features, outputs))
+
+    def forward(self, view: Tensor) -> Tensor:
+        """Logits (N, outputs) of feature vectors (N, d)."""
+        logits: Tensor = self.layers(view)
+        return logits

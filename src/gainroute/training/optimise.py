@@ -1,0 +1,114 @@
+"""The small parts every training loop shares: seeds, batches, the rate of a step, and the step."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gainroute.training.settings import Fit
+from gainroute.types import IntArray
+
+__all__ = ["Stepper", "batches", "derive", "one_cycle", "seeded", "steps_in", "threads"]
+
+
+def derive(*keys: int | str) -> int:
+    """A seed for one purpose, from the seed of the run and the names of the purpose."""
+    digest = hashlib.sha256("\0".join(str(key) for key in keys).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+@contextmanager
+def seeded(*keys: int | str) -> Iterator[None]:
+    """Torch's random state derived from `keys` within, and as it was before afterwards.
+
+    An epoch that draws from a seed of its own needs no random state in its checkpoint.
+    """
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(derive(*keys))
+        yield
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Torch computes with `count` threads within; 0 leaves it as it is."""
+    before = torch.get_num_threads()
+    try:
+        if count:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def batches(count: int, size: int, seed: int) -> Iterator[IntArray]:
+    """Rows in random order, `size` at a time; a remainder is left out unless it is all there is.
+
+    A remainder of one sample would have no variance for batch normalisation.
+    """
+    order = np.random.default_rng(seed).permutation(count).astype(np.int64)
+    size = min(size, count)
+    for first in range(0, count - size + 1, size):
+        yield order[first : first + size]
+
+
+def steps_in(count: int, fit: Fit) -> int:
+    """How many steps `fit` takes on `count` samples."""
+    return fit.epochs * max(1, count // min(fit.batch, count))
+
+
+def one_cycle(step: int, total: int, peak: float) -> float:
+    """The learning rate of a step: up from peak / 25 over the first 30 %, then down to almost nothing, by cosines."""
+    rise = max(1, round(0.3 * total))
+    if step < rise:
+        start, end, share = peak / 25, peak, step / rise
+    else:
+        start, end, share = peak, peak / 25e4, (step - rise) / max(1, total - rise)
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+class Stepper:
+    """AdamW on one model, with the one-cycle rate; its state goes into a checkpoint as plain tensors."""
+
+    def __init__(self, models: Iterable[nn.Module], fit: Fit, total: int) -> None:
+        parameters = [p for model in models for p in model.parameters()]
+        self._parameters = parameters
+        self._peak = fit.rate
+        self._total = total
+        self._count = 0
+        self._optimiser = torch.optim.AdamW(parameters, lr=fit.rate, weight_decay=fit.weight_decay)
+
+    def step(self) -> None:
+        """Apply the gradients that have been gathered, and forget them."""
+        for group in self._optimiser.param_groups:
+            group["lr"] = one_cycle(self._count, self._total, self._peak)
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        self._count += 1
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a resumed run needs."""
+        tensors = {"count": torch.tensor(self._count)}
+        for index, parameter in enumerate(self._parameters):
+            for name, value in self._optimiser.state[parameter].items():
+                tensors[f"{index}.{name}"] = value
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take up where `state` was taken."""
+        self._count = int(tensors["count"])
+        for index, parameter in enumerate(self._parameters):
+            prefix = f"{index}."
+            found = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
+            # AdamW keeps its step counter on the CPU; the moments take the parameter's device and memory
+            # layout, because another layout may round differently.
+            self._optimiser.state[parameter] = {
+                key: value if key == "step" else torch.empty_like(parameter).copy_(value)
+                for key, value in found.items()
+            }

@@ -1,0 +1,126 @@
+"""What both routes answer on a set of samples: arrays, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute.types import BoolArray, IntArray, LabelArray
+
+__all__ = ["DeferOutcome", "Split", "overlay"]
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class DeferOutcome:
+    """What learning to defer says of each sample, (N,) each.
+
+    Attributes
+    ----------
+    score
+        Pooled probability of deferring minus the largest of a class.
+    prediction
+        The class of the largest pooled probability.
+    escalate_canonical
+        Whether the defer output is the largest of all K + 1: score > 0.
+    """
+
+    score: Float32
+    prediction: IntArray
+    escalate_canonical: BoolArray
+
+    def take(self, rows: npt.NDArray[Any]) -> DeferOutcome:
+        """The samples of `rows`."""
+        return DeferOutcome(self.score[rows], self.prediction[rows], self.escalate_canonical[rows])
+
+
+@dataclass(frozen=True)
+class Split:
+    """Both routes on N samples, M parties, K classes.
+
+    Attributes
+    ----------
+    ids, labels
+        (N,) which samples, and their classes.
+    local_posteriors
+        (M, N, K) Round 1, one posterior a party.
+    strong_posterior
+        (N, K) Round 2.
+    weak_prediction, strong_prediction
+        (N,) exact: from the posteriors before any rounding.
+    subset_predictions
+        For a tuple of parties, what the masked head answers when only those are present, (N,).
+    defer
+        Learning to defer, by α as a string; "1-crossfit" is α = 1 with a cross-fitted expert.
+    """
+
+    ids: LabelArray
+    labels: IntArray
+    local_posteriors: Float32
+    strong_posterior: Float32
+    weak_prediction: IntArray
+    strong_prediction: IntArray
+    subset_predictions: Mapping[tuple[int, ...], IntArray] = field(default_factory=dict)
+    defer: Mapping[str, DeferOutcome] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def weak_accuracy(self) -> float:
+        """Share of samples the pooled local route gets right."""
+        return float((self.weak_prediction == self.labels).mean())
+
+    @property
+    def strong_accuracy(self) -> float:
+        """Share of samples the strong route gets right."""
+        return float((self.strong_prediction == self.labels).mean())
+
+    def take(self, rows: npt.NDArray[Any]) -> Split:
+        """The samples of `rows`."""
+        return Split(
+            self.ids[rows],
+            self.labels[rows],
+            self.local_posteriors[:, rows],
+            self.strong_posterior[rows],
+            self.weak_prediction[rows],
+            self.strong_prediction[rows],
+            {parties: answer[rows] for parties, answer in self.subset_predictions.items()},
+            {alpha: outcome.take(rows) for alpha, outcome in self.defer.items()},
+        )
+
+
+def overlay(clean: Split, rows: IntArray, touched: Split) -> Split:
+    """`clean` with the samples of `rows` replaced by those of `touched`, in the same order."""
+
+    def merge(base: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        merged = base.copy()
+        merged[rows] = new
+        return merged
+
+    local = clean.local_posteriors.copy()
+    local[:, rows] = touched.local_posteriors
+    return replace(
+        clean,
+        local_posteriors=local,
+        strong_posterior=merge(clean.strong_posterior, touched.strong_posterior),
+        weak_prediction=merge(clean.weak_prediction, touched.weak_prediction),
+        strong_prediction=merge(clean.strong_prediction, touched.strong_prediction),
+        subset_predictions={
+            parties: merge(answer, touched.subset_predictions[parties])
+            for parties, answer in clean.subset_predictions.items()
+        },
+        defer={
+            alpha: DeferOutcome(
+                merge(outcome.score, touched.defer[alpha].score),
+                merge(outcome.prediction, touched.defer[alpha].prediction),
+                merge(outcome.escalate_canonical, touched.defer[alpha].escalate_canonical),
+            )
+            for alpha, outcome in clean.defer.items()
+        },
+    )

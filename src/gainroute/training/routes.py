@@ -1,0 +1,248 @@
+"""Both routes, trained from prepared data: local classifiers, VFL, masked head, learning to defer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gainroute.data.progress import Progress
+from gainroute.data.splits import stratified_split
+from gainroute.models.build import ModelSpec, build_model
+from gainroute.training.checkpoint import Store
+from gainroute.training.classifiers import Loss, train_classifier
+from gainroute.training.defer import alpha_key, defer_loss
+from gainroute.training.masked import train_masked
+from gainroute.training.optimise import derive, seeded
+from gainroute.training.settings import LocalSettings, RouteSettings, VflSettings
+from gainroute.training.split import FusionServer, InProcessParty, train_split
+from gainroute.training.views import TrainingView, forward_all
+from gainroute.types import IntArray
+
+__all__ = ["Routes", "StrongRoute", "TrainingData", "predict", "train_routes"]
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What the parties train on, aligned by row.
+
+    Attributes
+    ----------
+    views
+        One a party.
+    labels
+        (N,).
+    classes
+        Number of classes, K.
+    party_names
+        In the order of the views.
+    mark
+        Stands for the data: checkpoints under another mark are not resumed.
+    """
+
+    views: tuple[TrainingView, ...]
+    labels: IntArray
+    classes: int
+    party_names: tuple[str, ...]
+    mark: str
+
+    def take(self, rows: IntArray, mark: str) -> TrainingData:
+        """Only these samples."""
+        views = tuple(view.take(rows) for view in self.views)
+        return TrainingData(views, self.labels[rows], self.classes, self.party_names, f"{self.mark}/{mark}")
+
+
+@dataclass(frozen=True)
+class StrongRoute:
+    """Round 2: an encoder a party and the head that fuses their embeddings."""
+
+    encoders: tuple[nn.Module, ...]
+    encoder_specs: tuple[ModelSpec, ...]
+    head: nn.Module
+    head_spec: ModelSpec
+
+    def embed(self, views: Sequence[npt.NDArray[np.float32]], device: str = "cpu") -> list[Tensor]:
+        """Embeddings, one (N, dᵢ) a party, on the CPU."""
+        return [forward_all(encoder, view, device) for encoder, view in zip(self.encoders, views, strict=True)]
+
+
+@dataclass(frozen=True)
+class Routes:
+    """All that was trained for one seed."""
+
+    local: tuple[nn.Module, ...]
+    local_specs: tuple[ModelSpec, ...]
+    strong: StrongRoute
+    masked: nn.Module
+    defer: dict[str, tuple[nn.Module, ...]]
+
+
+def _local_spec(view: TrainingView, outputs: int, settings: LocalSettings) -> ModelSpec:
+    shape = view.clean.shape[1:]
+    if len(shape) == 1:
+        options = {"features": shape[0], "outputs": outputs, "widths": list(settings.hidden)}
+        return ModelSpec("local-mlp", {**options, "dropout": settings.dropout})
+    options = {"channels": shape[0], "size": max(shape[1:]), "outputs": outputs, "widths": list(settings.widths)}
+    return ModelSpec("local-cnn", {**options, "dropout": settings.dropout})
+
+
+def _stem(stem: str, size: int) -> str:
+    """The stem asked for; "auto" takes the one that leaves some 8 × 8 maps to the first stage."""
+    if stem != "auto":
+        return stem
+    fitting = {12: "3x3", 24: "3x3-pool", 48: "3x3-stride2-pool"}
+    return next((name for limit, name in fitting.items() if size <= limit), "7x7-stride2-pool")
+
+
+def _encoder_spec(view: TrainingView, settings: VflSettings) -> ModelSpec:
+    shape = view.clean.shape[1:]
+    if len(shape) == 1:
+        return ModelSpec("mlp-encoder", {"features": shape[0], "width": settings.width})
+    return ModelSpec(
+        "resnet18", {"channels": shape[0], "width": settings.width, "stem": _stem(settings.stem, min(shape[1:]))}
+    )
+
+
+@dataclass(frozen=True)
+class _Trainer:
+    """What every stage of one seed shares."""
+
+    settings: RouteSettings
+    seed: int
+    store: Store
+    progress: Progress
+    device: str
+
+    def local(self, data: TrainingData, outputs: int, loss: Loss, stage: str, *marks: object) -> tuple[nn.Module, ...]:
+        """One classifier a party."""
+        fit = self.settings.local
+        trained = []
+        for view, party in zip(data.views, data.party_names, strict=True):
+            spec, name = _local_spec(view, outputs, fit), f"{stage} {party}"
+            checkpoint = self.store.checkpoint(name, spec, fit, self.seed, data.mark, *marks)
+            trained.append(
+                train_classifier(
+                    spec,
+                    view,
+                    loss,
+                    fit,
+                    name=name,
+                    seed=self.seed,
+                    checkpoint=checkpoint,
+                    progress=self.progress,
+                    device=self.device,
+                )
+            )
+        return tuple(trained)
+
+    def strong(self, data: TrainingData, name: str) -> StrongRoute:
+        """Encoders and fusion head by split training."""
+        fit = self.settings.vfl
+        specs = tuple(_encoder_spec(view, fit) for view in data.views)
+        labels = torch.from_numpy(data.labels)
+        with seeded(self.seed, name, "initial"):
+            encoders = tuple(build_model(spec) for spec in specs)
+            sizes = [8 * fit.width] * len(encoders)
+            auxiliary = [nn.Linear(size, data.classes) if fit.auxiliary > 0 else None for size in sizes]
+            options = {"dimensions": sizes, "latent": fit.latent, "classes": data.classes, "dropout": fit.dropout}
+            head_spec = ModelSpec("fusion", options)
+            head = build_model(head_spec)
+        share = fit.auxiliary / len(encoders)
+        parties = [
+            InProcessParty(encoder, view, labels, fit, auxiliary=extra, share=share, device=self.device)
+            for encoder, view, extra in zip(encoders, data.views, auxiliary, strict=True)
+        ]
+        server = FusionServer(head, labels, fit, self.device)
+        checkpoint = self.store.checkpoint(name, specs, head_spec, fit, self.seed, data.mark)
+        train_split(
+            parties,
+            server,
+            len(labels),
+            fit,
+            name=name,
+            seed=self.seed,
+            checkpoint=checkpoint,
+            progress=self.progress,
+        )
+        return StrongRoute(encoders, specs, head, head_spec)
+
+    def crossfitted(self, data: TrainingData) -> npt.NDArray[np.bool_]:
+        """Whether a VFL route that never trained on a sample gets it right: two folds, each judged by the other."""
+        correct = np.zeros(len(data.labels), dtype=bool)
+        folds = stratified_split(data.labels, 0.5, derive(self.seed, "folds") % 2**32)
+        for index, (inside, outside) in enumerate((folds, folds[::-1])):
+            route = self.strong(data.take(inside, f"fold{index}"), f"vfl fold {index}")
+            embeddings = route.embed([view.clean[outside] for view in data.views], self.device)
+            correct[outside] = predict(route.head, embeddings, self.device).argmax(axis=1) == data.labels[outside]
+        return correct
+
+
+def predict(
+    head: nn.Module, embeddings: Sequence[Tensor], device: str, present: Tensor | None = None
+) -> npt.NDArray[np.float32]:
+    """Posteriors (N, K) of a fusion head; `present` (M,) where parties are absent."""
+    head.eval()
+    outputs = []
+    with torch.inference_mode():
+        for first in range(0, len(embeddings[0]), 1024):
+            batch = [embedding[first : first + 1024].to(device) for embedding in embeddings]
+            mask = None if present is None else present.to(device).expand(len(batch[0]), -1)
+            outputs.append(head(batch, mask).softmax(dim=1).cpu())
+    posterior: npt.NDArray[np.float32] = torch.cat(outputs).numpy()
+    return posterior
+
+
+def train_routes(
+    data: TrainingData, settings: RouteSettings, *, seed: int, store: Store, progress: Progress, device: str = "cpu"
+) -> Routes:
+    """Train everything for one seed; finished stages are loaded, a broken-off one is resumed.
+
+    Parameters
+    ----------
+    data
+        The training part.
+    settings
+        Of every stage.
+    seed
+        Of all randomness.
+    store
+        Where checkpoints are kept.
+    progress, device
+        Who is told, and where it runs.
+    """
+    trainer = _Trainer(settings, seed, store, progress, device)
+    labels = torch.from_numpy(data.labels).to(device)
+
+    def classify(logits: Tensor, rows: Tensor) -> Tensor:
+        return functional.cross_entropy(logits, labels[rows], label_smoothing=settings.local.label_smoothing)
+
+    local = trainer.local(data, data.classes, classify, "local")
+    strong = trainer.strong(data, "vfl")
+    embeddings = strong.embed([view.clean for view in data.views], device)
+    checkpoint = store.checkpoint("masked head", strong.head_spec, settings.masked, settings.vfl, seed, data.mark)
+    masked = train_masked(
+        strong.head_spec,
+        embeddings,
+        torch.from_numpy(data.labels),
+        settings.masked,
+        seed=seed,
+        checkpoint=checkpoint,
+        progress=progress,
+        device=device,
+    )
+    experts = {False: predict(strong.head, embeddings, device).argmax(axis=1) == data.labels}
+    if seed in settings.defer.crossfit_seeds:
+        experts[True] = trainer.crossfitted(data)
+    defer = {}
+    for crossfit, correct in experts.items():
+        for alpha in settings.defer.alphas:
+            key = alpha_key(alpha, crossfit=crossfit)
+            loss = defer_loss(labels, torch.from_numpy(correct).to(device), alpha)
+            defer[key] = trainer.local(data, data.classes + 1, loss, f"defer {key}", settings.vfl)
+    specs = tuple(_local_spec(view, data.classes, settings.local) for view in data.views)
+    return Routes(local, specs, strong, masked, defer)

@@ -1,0 +1,120 @@
+"""What can be set about training; without torch, so that a config is read without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gainroute.errors import SettingError
+
+__all__ = ["DeferSettings", "Fit", "LocalSettings", "MaskedSettings", "RouteSettings", "VflSettings", "own_settings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How a model is optimised: AdamW, one cycle of the learning rate, a fixed number of epochs, the last kept.
+
+    Attributes
+    ----------
+    epochs, batch
+        Passes over the training part, and samples a step.
+    rate
+        The peak of the learning rate.
+    weight_decay, label_smoothing
+        As in torch.
+    augment
+        Whether the views are altered anew each epoch.
+    """
+
+    epochs: int
+    batch: int = 128
+    rate: float = 1e-3
+    weight_decay: float = 1e-2
+    label_smoothing: float = 0.0
+    augment: bool = False
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 2:
+            raise SettingError(f"epochs {self.epochs}, batch {self.batch}: at least 1 epoch and 2 samples a step")
+        if not self.rate > 0 or self.weight_decay < 0:
+            raise SettingError(f"rate {self.rate}, weight_decay {self.weight_decay}: above 0, and 0 or more")
+        if not 0 <= self.label_smoothing < 1:
+            raise SettingError(f"label_smoothing is {self.label_smoothing}: 0 or more, below 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSettings(Fit):
+    """Round 1: widths and dropout of the light classifier; `hidden` are its layers on feature vectors."""
+
+    widths: tuple[int, ...] = (8, 16, 32, 32)
+    hidden: tuple[int, ...] = (16,)
+    dropout: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class VflSettings(Fit):
+    """Round 2: encoders and fusion head.
+
+    Attributes
+    ----------
+    width, stem
+        Of the ResNet-18 at each party; its embedding has 8 × width values. The stem "auto" goes by image size.
+    latent, dropout
+        Of the fusion head.
+    auxiliary
+        Weight of a classification loss at every encoder, averaged over the parties; 0 for none.
+    """
+
+    width: int = 64
+    stem: str = "3x3"
+    latent: int = 256
+    dropout: float = 0.1
+    auxiliary: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedSettings(Fit):
+    """The second head, trained with random subsets of parties on embeddings of the frozen encoders."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeferSettings:
+    """Learning to defer; optimised as the local classifiers are.
+
+    Attributes
+    ----------
+    alphas
+        The weights α of the classification term.
+    crossfit_seeds
+        Seeds for which each α is also trained with the expert's correctness cross-fitted in two folds.
+    """
+
+    alphas: tuple[float, ...] = (0.5, 1.0, 2.0, 3.0)
+    crossfit_seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteSettings:
+    """All that decides how both routes are trained."""
+
+    local: LocalSettings
+    vfl: VflSettings
+    masked: MaskedSettings
+    defer: DeferSettings = field(default_factory=DeferSettings)
+
+
+def own_settings(samples: int = 1024) -> RouteSettings:
+    """Settings for data nobody has tuned for: small models, the stem by image size.
+
+    Parameters
+    ----------
+    samples
+        How many there are to train on. Few samples are taken in small batches: an epoch of one step leaves
+        batch normalisation without running means to answer by.
+    """
+    batch = min(64, max(8, samples // 16))
+    return RouteSettings(
+        local=LocalSettings(epochs=10, batch=batch, rate=5e-3),
+        vfl=VflSettings(epochs=20, batch=batch, rate=2e-3, width=16, stem="auto", latent=128, auxiliary=0.5),
+        masked=MaskedSettings(epochs=10, batch=batch, rate=2e-3),
+        defer=DeferSettings(alphas=(1.0,)),
+    )
