@@ -1,0 +1,269 @@
+"""Records: what a trained cell answered, small enough to commit, read without torch.
+
+A record is one compressed ``.npz``. Posteriors are kept as logs: 16 bits in steps of 1/512, or 8 bits in
+steps of 1/12 where there are 100 classes or more; predictions are exact. A noisy regime keeps only the
+samples that the noise touched: the regimes are nested and share one noise, so those of the largest are
+enough, and loading puts them over the clean test part.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
+from gainroute.files import write_bytes
+from gainroute.training.outcome import DeferOutcome, Split, overlay
+from gainroute.types import FloatArray, IntArray
+
+__all__ = ["DeferOutcome", "Record", "Split", "load_record", "quantisation_shift", "save_record"]
+
+FORMAT = 1
+_STEPS = {16: 512.0, 8: 12.0}
+_SCORE = 32767.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """One dataset, one seed: what both routes answered.
+
+    Attributes
+    ----------
+    dataset, seed
+        Which cell.
+    calibration, test
+        Both routes on the calibration part and the clean test part.
+    noisy
+        By the number of noisy classes, both routes on the whole test part with those classes degraded.
+    noisy_classes
+        By the same number, which classes these are.
+    class_names, party_names
+        In the order of labels and parties.
+    metadata
+        Config, versions, split hash, embedding dimensions, timings.
+    """
+
+    dataset: str
+    seed: int
+    calibration: Split
+    test: Split
+    noisy: Mapping[int, Split]
+    noisy_classes: Mapping[int, tuple[int, ...]]
+    class_names: tuple[str, ...]
+    party_names: tuple[str, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def regimes(self) -> dict[int, Split]:
+        """The test part under every regime, 0 being the clean one."""
+        return {0: self.test, **self.noisy}
+
+
+def _encode(posterior: npt.NDArray[np.float32], bits: int) -> npt.NDArray[Any]:
+    if bits == 32:
+        return posterior
+    top = 2**bits - 1
+    logs = -np.log(np.maximum(posterior.astype(np.float64), 1e-300))
+    codes = np.minimum(np.rint(logs * _STEPS[bits]), top)
+    if bits == 8:
+        return np.asarray(codes, dtype=np.uint8)
+    # Two planes of bytes: the high ones compress well once the low ones are out of their way.
+    return np.asarray(np.stack([codes // 256, codes % 256]), dtype=np.uint8)
+
+
+def _decode(codes: npt.NDArray[Any], bits: int) -> npt.NDArray[np.float32]:
+    if bits == 32:
+        return codes.astype(np.float32)
+    if bits == 16:
+        codes = codes[0].astype(np.uint16) * 256 + codes[1]
+    posterior = np.exp(codes.astype(np.float64) / -_STEPS[bits])
+    return np.asarray(posterior / posterior.sum(axis=-1, keepdims=True), dtype=np.float32)
+
+
+def _small(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    return values.astype(np.uint8 if count <= 256 else np.uint16)
+
+
+def _pack(split: Split, prefix: str, bits: int, classes: int) -> dict[str, npt.NDArray[Any]]:
+    scores = [outcome.score for outcome in split.defer.values()]
+    arrays = {
+        "ids": split.ids,
+        "labels": _small(split.labels, classes),
+        "local": _encode(split.local_posteriors, bits),
+        "strong": _encode(split.strong_posterior, bits),
+        "weak_prediction": _small(split.weak_prediction, classes),
+        "strong_prediction": _small(split.strong_prediction, classes),
+    }
+    if split.subset_predictions:
+        arrays["subsets"] = _small(np.stack(list(split.subset_predictions.values())), classes)
+    if scores:
+        stacked = np.stack(scores)
+        arrays["defer_score"] = stacked if bits == 32 else np.rint(stacked * _SCORE).astype(np.int16)
+        arrays["defer_prediction"] = _small(np.stack([o.prediction for o in split.defer.values()]), classes)
+        arrays["defer_canonical"] = np.packbits(np.stack([o.escalate_canonical for o in split.defer.values()]), axis=1)
+    return {f"{prefix}.{name}": array for name, array in arrays.items()}
+
+
+def _unpack(arrays: Mapping[str, npt.NDArray[Any]], prefix: str, meta: Mapping[str, Any]) -> Split:
+    bits = meta["bits"]
+    labels = arrays[f"{prefix}.labels"].astype(np.int64)
+    defer = {}
+    for index, alpha in enumerate(meta["alphas"]):
+        score = arrays[f"{prefix}.defer_score"][index]
+        defer[alpha] = DeferOutcome(
+            (score if bits == 32 else score / _SCORE).astype(np.float32),
+            arrays[f"{prefix}.defer_prediction"][index].astype(np.int64),
+            np.unpackbits(arrays[f"{prefix}.defer_canonical"][index], count=len(labels)).astype(bool),
+        )
+    return Split(
+        arrays[f"{prefix}.ids"],
+        labels,
+        _decode(arrays[f"{prefix}.local"], bits),
+        _decode(arrays[f"{prefix}.strong"], bits),
+        arrays[f"{prefix}.weak_prediction"].astype(np.int64),
+        arrays[f"{prefix}.strong_prediction"].astype(np.int64),
+        {
+            tuple(parties): arrays[f"{prefix}.subsets"][index].astype(np.int64)
+            for index, parties in enumerate(meta["subsets"])
+        },
+        defer,
+    )
+
+
+def save_record(record: Record, path: str | os.PathLike[str], *, bits: int | None = None) -> None:
+    """Write a record whole or not at all.
+
+    Parameters
+    ----------
+    record
+        The record.
+    path
+        Where to; its folder is made.
+    bits
+        Of a log posterior: 16, 8, or 32 for plain float32; by the number of classes unless given.
+    """
+    classes = len(record.class_names)
+    bits = bits if bits is not None else (8 if classes >= 100 else 16)
+    if bits not in (8, 16, 32):
+        raise SettingError(f"bits is {bits}: a posterior is kept in 8, 16 or 32 bits")
+    arrays = _pack(record.calibration, "calibration", bits, classes) | _pack(record.test, "test", bits, classes)
+    if record.noisy:
+        largest = max(record.noisy)
+        rows = _touched(record.test.labels, record.noisy_classes[largest])
+        arrays |= _pack(record.noisy[largest].take(rows), "touched", bits, classes)
+    meta = {
+        "format": FORMAT,
+        "dataset": record.dataset,
+        "seed": record.seed,
+        "bits": bits,
+        "class_names": record.class_names,
+        "party_names": record.party_names,
+        "subsets": list(record.test.subset_predictions),
+        "alphas": list(record.test.defer),
+        "noisy_classes": {str(count): list(chosen) for count, chosen in record.noisy_classes.items()},
+        "metadata": dict(record.metadata),
+    }
+    buffer = io.BytesIO()
+    body = np.frombuffer(json.dumps(meta, sort_keys=True).encode(), np.uint8)
+    # numpy's stubs take the keyword arguments for its own switches.
+    np.savez_compressed(buffer, metadata=body, **arrays)  # type: ignore[arg-type]
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, buffer.getvalue())
+
+
+def load_record(path: str | os.PathLike[str]) -> Record:
+    """Read a record. Nothing in it can run code: pickled arrays are refused.
+
+    Parameters
+    ----------
+    path
+        A file `save_record` wrote.
+    """
+    try:
+        # numpy leaves a file it cannot read open: it is opened, and closed, here.
+        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta = json.loads(arrays["metadata"].tobytes())
+        version = meta["format"]
+    except FileNotFoundError as error:
+        raise NotAnArtifactError(f"{path} is not there: name a record that `save_record` wrote") from error
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile, EOFError, TypeError) as error:
+        raise NotAnArtifactError(f"{path} is not a record, or damaged ({error}): fetch or run it again") from error
+    if version != FORMAT:
+        raise ArtifactVersionError(f"{path} has record format {version}: this version reads {FORMAT}; run it again")
+    test = _unpack(arrays, "test", meta)
+    chosen = {int(count): tuple(classes) for count, classes in meta["noisy_classes"].items()}
+    noisy = {}
+    if chosen:
+        touched = _unpack(arrays, "touched", meta)
+        for count, classes in chosen.items():
+            rows = _touched(test.labels, classes)
+            noisy[count] = overlay(test, rows, touched.take(np.isin(touched.labels, classes)))
+    return Record(
+        meta["dataset"],
+        meta["seed"],
+        _unpack(arrays, "calibration", meta),
+        test,
+        noisy,
+        chosen,
+        tuple(meta["class_names"]),
+        tuple(meta["party_names"]),
+        meta["metadata"],
+    )
+
+
+def _touched(labels: IntArray, classes: Sequence[int]) -> IntArray:
+    return np.flatnonzero(np.isin(labels, classes)).astype(np.int64)
+
+
+def _confidence(local_posteriors: npt.NDArray[np.float32]) -> FloatArray:
+    pooled: FloatArray = local_posteriors.mean(axis=0, dtype=np.float64)
+    return np.asarray(-pooled.max(axis=1))
+
+
+def _accuracy_at(split: Split, scores: FloatArray, budget: float) -> float:
+    rows = np.argsort(-scores, kind="stable")[: round(budget * len(split))]
+    answer = split.weak_prediction.copy()
+    answer[rows] = split.strong_prediction[rows]
+    return float((answer == split.labels).mean())
+
+
+def quantisation_shift(
+    exact: Record,
+    decoded: Record,
+    score: Callable[[npt.NDArray[np.float32]], FloatArray] = _confidence,
+    budgets: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
+) -> dict[int, float]:
+    """How far accuracy at the budgets moves between a float32 record and its decoded self, in points.
+
+    Parameters
+    ----------
+    exact, decoded
+        The record as it was trained, and as it was read from its file.
+    score
+        From local posteriors (M, N, K) to scores (N,); the largest escalate. Confidence unless given.
+    budgets
+        Shares of samples that escalate.
+
+    Returns
+    -------
+    dict
+        By regime, the largest absolute shift over the budgets.
+    """
+    shifts = {}
+    for regime, before in exact.regimes().items():
+        after = decoded.regimes()[regime]
+        scores = score(before.local_posteriors), score(after.local_posteriors)
+        shifts[regime] = max(
+            100 * abs(_accuracy_at(before, scores[0], budget) - _accuracy_at(after, scores[1], budget))
+            for budget in budgets
+        )
+    return shifts

@@ -1,0 +1,270 @@
+"""Rebuild every table and figure from records; fitted routers are kept in a cache, so that a second run is quick."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gainroute.errors import DataError, SettingError
+from gainroute.experiments import tables
+from gainroute.experiments.cache import Cache, cached_study, settings_text, stamp
+from gainroute.experiments.results import (
+    ABLATION,
+    ANALYTICAL,
+    ORACLE,
+    REFERENCE,
+    ablation_routers,
+    compared_routers,
+    mean_std,
+)
+from gainroute.experiments.summary import CALIBRATORS, Study, summarise
+from gainroute.figures import (
+    Diagram,
+    Line,
+    Panel,
+    draw_differences,
+    draw_grid,
+    draw_reliability,
+    encode,
+    rate_panel,
+)
+from gainroute.files import write_bytes
+from gainroute.router import Router
+
+__all__ = ["build_report", "diagrams_of", "lines_of", "load_router"]
+
+MEASURES = {"accuracy": "accuracy", "EP": "precision", "NE": "neutral"}
+LEGEND = (
+    "Rows: noise regimes. Columns: accuracy, EP, NE. Lines are means over seeds, bands one standard deviation; squares "
+    "mark never and always escalating."
+)
+COMPARED = (ANALYTICAL, "calibrated confidence", "learned gain", REFERENCE, "random", ORACLE)
+
+
+def build_report(
+    records_dir: str | os.PathLike[str],
+    out_dir: str | os.PathLike[str],
+    *,
+    routers: Sequence[str] = (),
+    cache_dir: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Rebuild all pages, tables and figures.
+
+    Parameters
+    ----------
+    records_dir
+        Holds ``<dataset>/seed<seed>.npz``.
+    out_dir
+        Gets ``README.md``, and ``<dataset>.md`` and ``<dataset>.json`` with figures (PNG and PDF) in ``<dataset>/``.
+    routers
+        Routers from outside the package, "module:Class", added to every table with paired differences.
+    cache_dir
+        Where fitted scores are kept, by the content of record, router and version; None keeps none.
+    progress
+        Called with a few words before each step.
+
+    Returns
+    -------
+    dict
+        The summary of each dataset, by name.
+    """
+    found = sorted(Path(records_dir).glob("*/seed*.npz"))
+    if not found:
+        raise DataError(f"{records_dir} holds no record <dataset>/seed<seed>.npz; name the folder of the records")
+    strangers = {spec.rpartition(":")[2]: load_router(spec) for spec in routers}
+    say = progress or (lambda _text: None)
+    cache = Cache(None if cache_dir is None else Path(cache_dir))
+    out = Path(out_dir)
+    built = {}
+    for folder in sorted({path.parent for path in found}):
+        paths = [path for path in found if path.parent == folder]
+        say(f"{folder.name}: {len(paths)} seeds")
+        study = cached_study(paths, strangers, cache, say)
+        builders: dict[str, Callable[[], Router]] = {**compared_routers(), **ablation_routers(), **strangers}
+        key = ("summary", *(f"{name} {settings_text(build)}" for name, build in builders.items()))
+        summary = cache.numbers((stamp(paths), *key), partial(summarise, study))
+        (out / folder.name).mkdir(parents=True, exist_ok=True)
+        say(f"{folder.name}: figures")
+        drawn = _write_figures(study, summary, list(strangers), out / folder.name)
+        write_bytes(out / f"{folder.name}.json", json.dumps(summary, indent=1).encode())
+        write_bytes(out / f"{folder.name}.md", _markdown(summary, folder.name, routers, drawn).encode())
+        built[folder.name] = summary
+    pages = "\n".join(f"- [{name}]({name}.md)" for name in built)
+    overview = tables.to_markdown(tables.overview_table(built))
+    write_bytes(out / "README.md", f"# Results\n\n{overview}\n{pages}\n".encode())
+    return built
+
+
+def load_router(spec: str) -> type[Router]:
+    """Import a router class named "module:Class"."""
+    module, colon, name = spec.partition(":")
+    if not (module and colon and name):
+        raise SettingError(f'router is {spec!r}; name it as "module:Class", such as "my_package.routing:MyRouter"')
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"router {spec!r} cannot be imported ({error}); check PYTHONPATH and the name") from error
+    if not (isinstance(found, type) and issubclass(found, Router)):
+        raise SettingError(f"router {spec!r} is {found!r}; a class derived from gainroute.Router is needed")
+    return found
+
+
+# ---- what figures are drawn from ----------------------------------------------------------------
+
+
+def lines_of(study: Study, names: Sequence[str], regime: int, measure: str) -> dict[str, Line]:
+    """Curves of some routers, mean and standard deviation over seeds; `measure` is "accuracy", "EP" or "NE"."""
+    lines = {}
+    for name in names:
+        band = study.band(name, regime)
+        lines[name] = Line(band.rates, *mean_std(getattr(band, MEASURES[measure])))
+    return lines
+
+
+def diagrams_of(study: Study, regime: int) -> dict[str, Diagram]:
+    """Reliability diagrams by calibrator, all seeds in one."""
+    found = {}
+    for name in CALIBRATORS:
+        parts = [by_regime[regime] for by_regime in study.quality[name].values()]
+        share = np.mean([part.share for part in parts], axis=0)
+        with np.errstate(invalid="ignore"):
+            confidence = np.mean([np.nan_to_num(p.confidence) * p.share for p in parts], axis=0) / share
+            accuracy = np.mean([np.nan_to_num(p.accuracy) * p.share for p in parts], axis=0) / share
+        found[name] = Diagram(confidence, accuracy, share, float(np.mean([part.ece for part in parts])))
+    return found
+
+
+def _write_figures(study: Study, summary: Mapping[str, Any], strangers: Sequence[str], folder: Path) -> list[str]:
+    def title(regime: int) -> str:
+        return tables.regime_title(str(regime), summary)
+
+    compared = [*COMPARED[:1], *strangers, *COMPARED[1:]]
+    ablation = [*ABLATION, REFERENCE]
+    figures = {
+        "tradeoff": draw_grid(
+            [[rate_panel(lines_of(study, compared, r, m), m, title(r)) for m in MEASURES] for r in study.regimes]
+        ),
+        "ablation": draw_grid(
+            [[Panel(_above_chance(study, ablation, r), "points above random", title=title(r)) for r in study.regimes]]
+        ),
+    }
+    defer = [name for name in study.scores if name.startswith("defer") and name.count(" ") == 1]
+    if defer:
+        names = [ANALYTICAL, *defer]
+        figures["defer"] = draw_grid(
+            [[rate_panel(lines_of(study, names, r, m), m, title(r)) for m in MEASURES] for r in study.regimes]
+        )
+    names = [ANALYTICAL, *strangers, "calibrated confidence", "learned gain", *defer]
+    figures["reliability"] = draw_reliability({title(r): diagrams_of(study, r) for r in study.regimes})
+    figures["bytes"] = draw_grid([[_bytes_panel(study, compared, r, title(r)) for r in study.regimes]])
+    figures["differences"] = draw_differences(
+        {title(r): _differences(summary, str(r), names) for r in study.regimes},
+        [f"{100 * rate:g} %" for rate in summary["rates"] if 0 < rate < 1],
+        "points above confidence",
+    )
+    for name, figure in figures.items():
+        for kind in ("png", "pdf"):
+            write_bytes(folder / f"{name}.{kind}", encode(figure, kind))
+    return list(figures)
+
+
+def _above_chance(study: Study, names: Sequence[str], regime: int) -> dict[str, Line]:
+    """Accuracy above the chord between the endpoints, which random escalation follows: it tells close curves apart."""
+    lines = {}
+    for name in names:
+        band = study.band(name, regime)
+        ends = band.accuracy[:, :1], band.accuracy[:, -1:]
+        lines[name] = Line(band.rates, *mean_std(band.accuracy - ends[0] - band.rates * (ends[1] - ends[0])))
+    return lines
+
+
+def _differences(summary: Mapping[str, Any], regime: str, names: Sequence[str]) -> dict[str, Any]:
+    routers = summary["regimes"][regime]["routers"]
+    at = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
+    groups = {}
+    for name in names:
+        apart = routers[name]["minus_confidence"]
+        groups[name] = tuple(100 * np.array([apart[key][i] for i in at]) for key in ("mean", "low", "high"))
+    return groups
+
+
+def _bytes_panel(study: Study, names: Sequence[str], regime: int, title: str) -> Panel:
+    lines = lines_of(study, names, regime, "accuracy")
+    in_bytes = {
+        name: Line(np.array([study.bytes_at(rate) for rate in line.rate]), line.value, line.spread)
+        for name, line in lines.items()
+    }
+    marks = [study.bytes_at(rate) for rate in (0.1, 0.2, 0.4, 0.6, 0.8)]
+    return Panel(
+        in_bytes, "accuracy", "bytes a sample", title,
+        ("weak route", "strong route"), marks, unit="",
+    )  # fmt: skip
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def _markdown(summary: Mapping[str, Any], name: str, routers: Sequence[str], drawn: Sequence[str]) -> str:
+    seeds = ", ".join(map(str, summary["seeds"]))
+    command = "gainroute report" + "".join(f" --router {spec}" for spec in routers)
+    about = (
+        f"Made by `{command}` from the records of seed(s) {seeds}: {summary['test_samples']:,} test and "
+        f"{summary['calibration_samples']:,} calibration samples, {summary['class_count']} classes, "
+        f"{len(summary['parties'])} parties ({', '.join(summary['parties'])}). Nothing is retrained."
+    )
+    parts = [
+        f"# Results: {name}",
+        about,
+        f"![Accuracy, EP and NE against the escalation rate]({name}/tradeoff.png)",
+        LEGEND,
+    ]
+    for regime in summary["regimes"]:
+        title = tables.regime_title(regime, summary)
+        parts += [
+            f"## {title[0].upper()}{title[1:]}",
+            "### All routers, against confidence",
+            tables.to_markdown(tables.difference_table(summary, regime)),
+            "### All routers, against the expected-gain router",
+            tables.to_markdown(tables.analytical_table(summary, regime)),
+            "### All routers at every budget",
+            tables.to_markdown(tables.accuracy_table(summary, regime)),
+            "### The analytical router and learning to defer",
+            tables.to_markdown(tables.defer_table(summary, regime)),
+            "### What each budget buys, and its bytes",
+            tables.to_markdown(tables.budget_table(summary, regime)),
+            "### Ablation of the calibrator",
+            tables.to_markdown(tables.ablation_table(summary, regime)),
+        ]
+    pictures = {
+        "Against confidence": "differences",
+        "Learning to defer": "defer",
+        "Accuracy for bytes": "bytes",
+        "Ablation": "ablation",
+    }
+    for title, file in pictures.items():
+        if file in drawn:
+            parts += [f"## {title}", f"![{title}]({name}/{file}.png)"]
+    parts += [
+        "## Calibration before and after",
+        f"![Reliability before and after calibration]({name}/reliability.png)",
+        tables.to_markdown(tables.calibration_table(summary)),
+        "## Thresholds as deployed",
+        "τ is set on calibration data alone; the rate is the one it really gave on the test part.",
+        tables.to_markdown(tables.deployed_table(summary)),
+    ]
+    shifts = summary["quantisation_shift"]
+    if shifts:
+        worst = max(value for by_regime in shifts.values() for value in by_regime.values())
+        parts.append(
+            f"Everything here is computed from the decoded records; against float32, accuracy at the budgets moves by "
+            f"at most {worst:g} points."
+        )
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,331 @@
+"""Tables of a summary: computed once as texts, rendered for a page (markdown), a terminal (rich) or HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gainroute.experiments.results import ABLATION, ANALYTICAL, ORACLE, REFERENCE
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+__all__ = [
+    "Table",
+    "ablation_table",
+    "accuracy_table",
+    "analytical_table",
+    "budget_table",
+    "calibration_table",
+    "defer_table",
+    "deployed_table",
+    "difference_table",
+    "overview_table",
+    "percent",
+    "regime_title",
+    "signed",
+    "to_markdown",
+    "to_rich",
+]
+
+Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Texts in rows, which row is the router this is about, and which cells are best."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    main: tuple[str, ...] = (ANALYTICAL,)
+    faint: tuple[str, ...] = (ORACLE, "random")
+    best: tuple[tuple[bool, ...], ...] | None = None
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """Write a share in percent, without the sign."""
+    return f"{100 * value:.{digits}f}"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """Write a difference of shares in points, with its sign; zero has none."""
+    text = f"{100 * value:+.{digits}f}".replace("-", "−")
+    return text[1:] if float(text.replace("−", "-")) == 0 else text
+
+
+def regime_title(regime: str, summary: Summary) -> str:
+    """Name a noise regime."""
+    return "clean" if regime == "0" else f"noise on {regime} of {summary['class_count']} classes"
+
+
+def _spread(stated: Summary, at: int, seeds: int) -> str:
+    mean = percent(stated["mean"][at])
+    return mean if seeds == 1 else f"{mean} ± {percent(stated['std'][at])}"
+
+
+def _interval(stated: Summary, at: int) -> str:
+    return f"{signed(stated['mean'][at])} ({signed(stated['low'][at])} … {signed(stated['high'][at])})"
+
+
+def _rate_names(summary: Summary, rates: Sequence[int]) -> list[str]:
+    return [f"{100 * summary['rates'][i]:g} %" for i in rates]
+
+
+def _best(values: Sequence[Sequence[float]], skip: Sequence[bool], *, lowest: bool = False) -> list[list[bool]]:
+    """Mark the best of each column as printed, among the rows that are not skipped; none where all are level."""
+    found = [[False] * len(row) for row in values]
+    for j in range(len(values[0])):
+        column = {i: round(100 * row[j], 1) for i, row in enumerate(values) if not skip[i]}
+        top = min(column.values()) if lowest else max(column.values())
+        winners = [i for i, value in column.items() if value == top]
+        if len(winners) < len(column):
+            for i in winners:
+                found[i][j] = True
+    return found
+
+
+def accuracy_table(summary: Summary, regime: str, names: Sequence[str] | None = None) -> Table:
+    """Accuracy of each router at each budget, the best marked; the oracle and chance stand apart."""
+    routers = summary["regimes"][regime]["routers"]
+    shown = [name for name in (names or routers) if name in routers and (names or name not in ABLATION[1:3])]
+    rates = range(len(summary["rates"]))
+    values = [routers[name]["accuracy"]["mean"] for name in shown]
+    seeds = len(summary["seeds"])
+    marked = _best(values, [name == ORACLE or len(routers[name]["seeds"]) < seeds for name in shown])
+    rows = tuple(
+        (name, *(_spread(routers[name]["accuracy"], i, len(routers[name]["seeds"])) for i in rates)) for name in shown
+    )
+    return Table(
+        ("budget", *_rate_names(summary, rates)),
+        rows,
+        "Accuracy in %, the best router at each budget marked"
+        + (f"; mean ± standard deviation over {seeds} seeds" if seeds > 1 else "")
+        + ".",
+        best=tuple((False, *row) for row in marked),
+    )
+
+
+def budget_table(summary: Summary, regime: str, name: str = ANALYTICAL) -> Table:
+    """What each budget buys with one router, and what it costs: Acc., EP, NE, bytes a sample."""
+    router = summary["regimes"][regime]["routers"][name]
+    seeds, everything = len(router["seeds"]), summary["bytes"][-1]
+    weak, strong = router["accuracy"]["mean"][0], router["accuracy"]["mean"][-1]
+
+    def part(value: float) -> str:
+        return f"{100 * (value - weak) / (strong - weak):.0f} %" if strong > weak else "–"
+
+    rows = tuple(
+        (
+            rate,
+            _spread(router["accuracy"], i, seeds),
+            part(router["accuracy"]["mean"][i]),
+            _spread(router["precision"], i, seeds),
+            _spread(router["neutral"], i, seeds),
+            f"{summary['bytes'][i]:,.0f}",
+            f"{100 * summary['bytes'][i] / everything:.0f} %",
+        )
+        for i, rate in enumerate(_rate_names(summary, range(len(summary["rates"]))))
+    )
+    return Table(
+        ("budget", "Acc. %", "of full gain", "EP %", "NE %", "bytes a sample", "of all bytes"),
+        rows,
+        "EP: share of the escalated whose error is corrected. NE: share whose outcome does not change. "
+        "Full gain: what always escalating adds to the weak route.",
+        main=(),
+    )
+
+
+def difference_table(summary: Summary, regime: str, budgets: Sequence[float] = (0.1, 0.2, 0.4)) -> Table:
+    """Accuracy at some budgets beside the paired difference from confidence, and the share of the oracle's gain."""
+    routers = summary["regimes"][regime]["routers"]
+    rates = [summary["rates"].index(budget) for budget in budgets]
+    header = ["router"]
+    for rate in _rate_names(summary, rates):
+        header += [f"Acc. at {rate}", "against confidence"]
+    rows = []
+    for name, router in routers.items():
+        if name in ABLATION[1:3]:  # they have a table of their own
+            continue
+        row = [name]
+        for i in rates:
+            row.append(_spread(router["accuracy"], i, len(router["seeds"])))
+            apart = router["minus_confidence"]
+            row.append("–" if name == REFERENCE else _interval(apart, i))
+        rows.append((*row, f"{router['oracle_share']['mean']:.2f}"))
+    return Table(
+        (*header, "oracle share"),
+        tuple(rows),
+        "Differences in points, paired, with 95 % intervals (bootstrap over test samples, all seeds together). Oracle "
+        "share: area above the chord between the endpoints, as a share of the oracle's for the same Round 1.",
+    )
+
+
+def analytical_table(summary: Summary, regime: str) -> Table:
+    """Every router minus the expected-gain router, paired, at each budget between the endpoints."""
+    routers = summary["regimes"][regime]["routers"]
+    rates = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
+    rows = []
+    for name, router in routers.items():
+        if name not in (ANALYTICAL, ORACLE, "random"):
+            apart = router["minus_analytical"]
+            rows.append((name, *(_interval(apart, i) for i in rates)))
+    return Table(
+        ("minus the expected gain, at", *_rate_names(summary, rates)),
+        tuple(rows),
+        "Points of accuracy, paired, with 95 % intervals: below zero, the expected-gain router is ahead.",
+    )
+
+
+def overview_table(summaries: Mapping[str, Summary]) -> Table:
+    """One row a dataset and regime: both routes, what the router makes of them, and how sure that is."""
+    rows = []
+    for name, summary in summaries.items():
+        at = summary["rates"].index(0.2)
+        for regime, found in summary["regimes"].items():
+            router, best = found["routers"][ANALYTICAL], found["routers"][ORACLE]
+            seeds = len(summary["seeds"])
+            rows.append(
+                (
+                    f"{name}, {regime_title(regime, summary)}",
+                    str(seeds),
+                    _spread(router["accuracy"], 0, seeds),
+                    _spread(router["accuracy"], at, seeds),
+                    _spread(router["accuracy"], -1, seeds),
+                    _interval(router["minus_confidence"], at),
+                    f"{percent(router['peak']['accuracy'])} at {100 * router['peak']['rate']:.0f} %",
+                    f"{router['oracle_share']['mean']:.2f}",
+                    f"{percent(best['precision']['mean'][-1], 0)} %",
+                )
+            )
+    return Table(
+        (
+            "test part", "seeds", "weak route", "expected gain at 20 %", "strong route", "against confidence at 20 %",
+            "peak", "oracle share", "worth escalating",
+        ),
+        tuple(rows),
+        "Accuracy in %, mean ± standard deviation over seeds. Differences in points, paired, with 95 % intervals. "
+        "Peak: the best mean accuracy of the expected-gain router at any rate, read off the test part. Worth "
+        "escalating: the share of samples whose error the strong route corrects, where the oracle saturates.",
+    )  # fmt: skip
+
+
+def defer_table(summary: Summary, regime: str) -> Table:
+    """The paper's table: Acc., EP and NE of the analytical router and of learning to defer at each α."""
+    routers = summary["regimes"][regime]["routers"]
+    names = [name for name in routers if name == ANALYTICAL or name.startswith("defer")]
+    rates = [i for i, rate in enumerate(summary["rates"]) if rate != 0.1]
+    rows: list[tuple[str, ...]] = []
+    best: list[tuple[bool, ...]] = []
+    for measure, word in (("accuracy", "Acc."), ("precision", "EP"), ("neutral", "NE")):
+        values = [[routers[name][measure]["mean"][i] for i in rates] for name in names]
+        partial = [len(routers[name]["seeds"]) < len(summary["seeds"]) for name in names]
+        marked = _best(values, partial, lowest=measure == "neutral")
+        for name, row in zip(names, marked, strict=True):
+            stated = routers[name]
+            rows.append((name, word, *(_spread(stated[measure], i, len(stated["seeds"])) for i in rates)))
+            best.append((False, False, *row))
+    return Table(
+        ("router", "", *_rate_names(summary, rates)),
+        tuple(rows),
+        "In %. Bold is best at that budget (higher for Acc. and EP, lower for NE), before rounding differences of 0.1. "
+        "Learning to defer has a Round 1 of its own.",
+        best=tuple(best),
+    )
+
+
+def ablation_table(summary: Summary, regime: str) -> Table:
+    """The expected-gain score with each calibrator, and 1 − m[ŷ], which leaves reliability out."""
+    routers = summary["regimes"][regime]["routers"]
+    kinds = ("Dirichlet (the paper's)", "temperature", "none", "Dirichlet, 1 − m[ŷ] alone")
+    words = dict(zip(ABLATION, kinds, strict=True))
+    rates = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
+    values = [[routers[name]["accuracy"]["mean"][i] for i in rates] for name in ABLATION]
+    rows = []
+    for name in ABLATION:
+        router = routers[name]
+        cells = [_spread(router["accuracy"], i, len(router["seeds"])) for i in rates]
+        rows.append((words[name], *cells, f"{router['oracle_share']['mean']:.3f}"))
+    return Table(
+        ("calibration", *_rate_names(summary, rates), "oracle share"),
+        tuple(rows),
+        "Accuracy in % of the expected-gain score by calibrator.",
+        main=(words[ANALYTICAL],),
+        best=tuple((False, *row, False) for row in _best(values, [False] * len(values))),
+    )
+
+
+def calibration_table(summary: Summary) -> Table:
+    """ECE and NLL of the pooled posterior before and after calibration, under every regime."""
+    rows = []
+    for regime, found in summary["regimes"].items():
+        for name, stated in found["calibration"].items():
+            rows.append(
+                (
+                    regime_title(regime, summary),
+                    name,
+                    percent(stated["ece"]["mean"]) + _std(stated["ece"]["std"], 100, 1),
+                    f"{stated['nll']['mean']:.3f}" + _std(stated["nll"]["std"], 1, 3),
+                )
+            )
+    return Table(("test part", "calibration", "ECE %", "NLL"), tuple(rows), "Lower is better.", main=())
+
+
+def deployed_table(summary: Summary, names: Sequence[str] = (ANALYTICAL, REFERENCE)) -> Table:
+    """Rates really given when τ is set on calibration data alone, and the accuracy there."""
+    several = len(names) > 1
+    rows = []
+    for regime, found in summary["regimes"].items():
+        for name in names:
+            for point in found["routers"][name]["deployed"]:
+                if point["budget"] is None:
+                    continue
+                rows.append(
+                    (
+                        regime_title(regime, summary),
+                        *([name] if several else []),
+                        point["rule"],
+                        f"{100 * point['budget']:g} %",
+                        percent(point["rate"]["mean"]) + _std(point["rate"]["std"], 100, 1) + " %",
+                        percent(point["accuracy"]["mean"]) + _std(point["accuracy"]["std"], 100, 1),
+                    )
+                )
+    header = ("test part", *(["router"] if several else []), "threshold", "budget", "rate given", "Acc. %")
+    return Table(header, tuple(rows), main=())
+
+
+def _std(value: float, scale: float, digits: int) -> str:
+    return f" ± {scale * value:.{digits}f}" if value else ""
+
+
+def to_markdown(table: Table) -> str:
+    """Render as a markdown table, its caption below; best cells bold."""
+    lines = ["| " + " | ".join(table.header) + " |", "|" + "---|" * len(table.header)]
+    for i, row in enumerate(table.rows):
+        cells = [f"**{c}**" if table.best is not None and table.best[i][j] else c for j, c in enumerate(row)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + (f"\n\n{table.caption}\n" if table.caption else "\n")
+
+
+def to_rich(table: Table, title: str = "") -> RichTable:
+    """Render for a terminal."""
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(
+        title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False,
+        caption=table.caption or None, caption_justify="left", caption_style="dim",
+    )  # fmt: skip
+    for j, name in enumerate(table.header):
+        shown.add_column(name, justify="left" if j == 0 else "right", no_wrap=True)
+    for i, row in enumerate(table.rows):
+        style = "bold cyan" if row[0] in table.main else "dim" if row[0] in table.faint else ""
+        marked = table.best[i] if table.best is not None else np.zeros(len(row), dtype=bool)
+        cells = [Text(f"{c}*" if m else c + (" " if j else ""), style=style + (" bold" if m else ""))
+                 for j, (c, m) in enumerate(zip(row, marked, strict=True))]  # fmt: skip
+        shown.add_row(*cells)
+    return shown

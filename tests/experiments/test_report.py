@@ -1,0 +1,105 @@
+"""Reports: rebuilt from records alone, quick the second time, with strangers' routers in every table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gainroute as gr
+from gainroute.errors import DataError, SettingError
+from gainroute.experiments import cache as cache_module
+from gainroute.experiments import report
+from gainroute.experiments.records import save_record
+from gainroute.experiments.report import build_report, load_router
+from gainroute.figures import encode
+from gainroute.types import FloatArray
+from synthetic_records import synthetic_record
+
+
+class Margin(gr.Router):
+    """A stranger's router: the margin between the two likeliest classes."""
+
+    def score(self, round_one: gr.RoundOne) -> FloatArray:
+        top = np.sort(round_one.pooled, axis=1)
+        return top[:, -2] - top[:, -1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("report")
+    for seed in (0, 1):
+        save_record(synthetic_record(seed), base / f"records/synthetic/seed{seed}.npz")
+    with pytest.MonkeyPatch.context() as patch:
+        # Coarse, and a stand-in for each PDF: `test_figures` draws them in earnest.
+        patch.setattr(report, "encode", lambda figure, kind: b"%PDF" if kind == "pdf" else encode(figure, kind, 40))
+        build_report(base / "records", base / "out", cache_dir=base / "cache")
+    return base
+
+
+def test_a_page_with_every_table_and_no_broken_picture(folder: Path) -> None:
+    page = (folder / "out/synthetic.md").read_text(encoding="utf-8")
+    assert "## Clean" in page
+    assert "## Noise on 3 of 10 classes" in page
+    assert str(folder) not in page
+    pictures = re.findall(r"!\[.*?\]\((.*?)\)", page)
+    assert len(pictures) == 6
+    for picture in pictures:
+        assert (folder / "out" / picture).read_bytes().startswith(b"\x89PNG")
+        assert (folder / "out" / picture).with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    assert "[synthetic](synthetic.md)" in (folder / "out/README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "encode", lambda *_: b"")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_second_run_fits_nothing_and_says_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = (folder / "out/synthetic.md").read_text(encoding="utf-8")
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr(cache_module, "fit_router", refuse)
+    monkeypatch.setattr(cache_module, "calibration_quality", refuse)
+    build_report(folder / "records", folder / "again", cache_dir=folder / "cache")
+    assert (folder / "again/synthetic.md").read_text(encoding="utf-8") == first
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_damaged_cache_is_made_anew(folder: Path) -> None:
+    for entry in (folder / "cache").iterdir():
+        entry.write_bytes(entry.read_bytes()[:20])
+    built = build_report(folder / "records", folder / "again", cache_dir=folder / "cache")
+    assert built["synthetic"]["seeds"] == [0, 1]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_strangers_router_is_in_every_table_with_paired_differences(folder: Path) -> None:
+    built = build_report(
+        folder / "records", folder / "mine", routers=[f"{__name__}:Margin"], cache_dir=folder / "cache"
+    )
+    for regime in built["synthetic"]["regimes"].values():
+        assert set(regime["routers"]["Margin"]["minus_confidence"]) == {"mean", "low", "high"}
+    page = (folder / "mine/synthetic.md").read_text(encoding="utf-8")
+    assert page.count("| Margin |") == 2 * 3
+    assert f"--router {__name__}:Margin" in page
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [("Margin", "module:Class"), ("no_such_module:X", "cannot be imported"), ("json:loads", "derived from")],
+)
+def test_what_is_no_router_is_refused(spec: str, words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        load_router(spec)
+
+
+def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no record"):
+        build_report(tmp_path, tmp_path / "out")
