@@ -1,0 +1,105 @@
+"""How figures look: paper and ink, light or dark, and a colour, line style and marker for each router."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gainroute.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["DARK", "LIGHT", "Look", "Theme", "drawing", "looks_of"]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of paper and ink."""
+
+    paper: str
+    ink: str
+    faint: str
+    grid: str
+    colours: Mapping[str, str]
+
+
+LIGHT = Theme(
+    "#ffffff", "#1b1f24", "#646b75", "#dfe3e8",
+    {"blue": "#0a5fa8", "sky": "#3f9fd8", "vermilion": "#c8500a", "green": "#00805d", "purple": "#a8558a",
+     "amber": "#a87800", "grey": "#8a9099"},
+)  # fmt: skip
+DARK = Theme(
+    "#14181d", "#e8ebef", "#9aa3ae", "#2d343c",
+    {"blue": "#5aaef5", "sky": "#9ad6ff", "vermilion": "#ff9152", "green": "#3fd0a4", "purple": "#e59bc9",
+     "amber": "#f0c14b", "grey": "#868e98"},
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one router is drawn."""
+
+    colour: str
+    dash: Any
+    marker: str
+    width: float = 1.5
+    size: float = 1.0
+
+
+LOOKS = {
+    "expected gain": Look("blue", "-", "o", 2.4),
+    "calibrated confidence": Look("sky", (0, (6, 2)), "s"),
+    "confidence": Look("vermilion", (0, (4, 2)), "^"),
+    "learned gain": Look("green", (0, (6, 2, 1, 2)), "D"),
+    "random": Look("grey", (0, (1, 2)), "", 1.3),
+    "oracle": Look("ink", "-", "*", 1.1, 1.6),
+    "expected gain, temperature": Look("amber", (0, (4, 1.5, 1, 1.5)), "P"),
+    "expected gain, uncalibrated": Look("vermilion", (0, (2, 2)), "v"),
+    "defer α=0.5": Look("purple", (0, (1, 1)), "<", 1.3),
+    "defer α=1": Look("purple", (0, (3, 1, 1, 1)), ">", 1.3),
+    "defer α=2": Look("purple", (0, (5, 1)), "h", 1.3),
+    "defer α=3": Look("purple", (0, (5, 1, 1, 1, 1, 1)), "d", 1.3),
+}
+# Routers from outside the package, in the order in which they appear.
+STRANGERS = (Look("amber", (0, (8, 2)), "X", 1.9), Look("purple", (0, (8, 2, 2, 2)), "P", 1.9))
+
+
+def looks_of(names: Sequence[str], theme: Theme) -> dict[str, tuple[Look, str]]:
+    """Look and colour of each router; those from outside the package get theirs in the order they appear."""
+    strangers = [name for name in names if name not in LOOKS]
+    found = {}
+    for name in names:
+        look = LOOKS[name] if name in LOOKS else STRANGERS[strangers.index(name) % len(STRANGERS)]
+        found[name] = look, theme.ink if look.colour == "ink" else theme.colours[look.colour]
+    return found
+
+
+@contextmanager
+def drawing(theme: Theme) -> Iterator[Callable[[tuple[float, float]], Figure]]:
+    """Yield what makes a figure of a size, with the theme set for as long as it is drawn on."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("drawing", "plots") from None
+
+    def new_figure(size: tuple[float, float]) -> Figure:
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        return figure
+
+    style: Any = {  # matplotlib types its keys one by one
+        "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold",
+        "figure.facecolor": theme.paper, "axes.facecolor": theme.paper, "savefig.facecolor": theme.paper,
+        "text.color": theme.ink, "axes.labelcolor": theme.ink, "axes.edgecolor": theme.faint,
+        "xtick.color": theme.faint, "ytick.color": theme.faint, "xtick.labelcolor": theme.ink,
+        "ytick.labelcolor": theme.ink, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+        "grid.color": theme.grid, "grid.linewidth": 0.7, "axes.axisbelow": True, "legend.frameon": False,
+        "legend.fontsize": 8.5, "lines.solid_capstyle": "round",
+    }  # fmt: skip
+    with mpl.rc_context(style):
+        yield new_figure
