@@ -6,3 +6,5 @@ Who sees what, honestly: the parties need the training labels for their Round-1 
 losses at their encoders), as in the paper; gradients that come down can reveal labels; embeddings that go
 up can be inverted to views in part. Split training keeps views and encoders at their party, no more.
 """
+
+__all__: list[str] = []
