@@ -1,0 +1,158 @@
+"""Who is who: certificates of a private authority, with role and name inside.
+
+A party's certificate carries ``gainroute://party/<name>``, a coordinator's ``gainroute://coordinator/<name>``, as its
+subject alternative name. Keys are made where they are used; only a signing request travels to the authority.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+
+from gainroute.errors import DataError, SettingError
+
+__all__ = [
+    "ROLES",
+    "CertificateFiles",
+    "CertificateInfo",
+    "Identity",
+    "identity_of",
+    "key_matches",
+    "normal_fingerprint",
+    "read_certificate",
+]
+
+ROLES = ("party", "coordinator")
+SCHEME = "gainroute"
+_PLAIN_LABEL = re.compile(r"(?!x--)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A role and a name.
+
+    Attributes
+    ----------
+    role
+        "party" or "coordinator".
+    name
+        1 to 64 printable characters, no slash.
+    """
+
+    role: str
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise SettingError(f"role is {self.role!r}; allowed are {', '.join(map(repr, ROLES))}")
+        if not 1 <= len(self.name) <= 64 or not self.name.isprintable() or "/" in self.name or not self.name.strip():
+            raise SettingError(f"name is {self.name!r}; 1 to 64 printable characters without a slash are needed")
+
+    @property
+    def uri(self) -> str:
+        """As it stands in the certificate, and what a party checks."""
+        return f"{SCHEME}://{self.role}/{quote(self.name, safe='')}"
+
+    @property
+    def dns(self) -> str:
+        """The same as a host name, which TLS itself can check; a name that is no host name is hashed."""
+        plain = _PLAIN_LABEL.fullmatch(self.name)
+        label = self.name if plain else f"x--{hashlib.sha256(self.name.encode()).hexdigest()[:40]}"
+        return f"{label}.{self.role}.{SCHEME}"
+
+
+@dataclass(frozen=True)
+class CertificateFiles:
+    """Where a process finds its certificate, its key, and the authority it trusts; all PEM."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class CertificateInfo:
+    """What a certificate says.
+
+    Attributes
+    ----------
+    identity
+        Its role and name; None where it carries no gainroute identity, or more than one.
+    fingerprint
+        SHA-256 of the certificate, 64 hexadecimal digits: what a deny-list holds.
+    serial
+        Hexadecimal.
+    not_before, not_after
+        When it is valid, UTC.
+    """
+
+    identity: Identity | None
+    fingerprint: str
+    serial: str
+    not_before: datetime
+    not_after: datetime
+
+    def days_left(self, now: datetime | None = None) -> float:
+        """Days until it expires; negative afterwards."""
+        return (self.not_after - (now or datetime.now(timezone.utc))) / timedelta(days=1)
+
+
+def read_certificate(pem: bytes, where: str = "certificate") -> CertificateInfo:
+    """Read the first certificate of a PEM text; `where` names it in errors."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        identity = identity_of(certificate.extensions)
+    except ValueError as error:
+        raise DataError(f"{where} is not a PEM certificate ({error}): give the file that `certs sign` wrote") from error
+    return CertificateInfo(
+        identity,
+        certificate.fingerprint(hashes.SHA256()).hex(),
+        f"{certificate.serial_number:x}",
+        certificate.not_valid_before_utc,
+        certificate.not_valid_after_utc,
+    )
+
+
+def identity_of(extensions: x509.Extensions) -> Identity | None:
+    """The one gainroute identity among the alternative names; None where there is none, or more than one."""
+    try:
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return None
+    found = names.get_values_for_type(x509.UniformResourceIdentifier)
+    if len(found) != 1 or not found[0].startswith(f"{SCHEME}://"):
+        return None
+    role, _, name = found[0].removeprefix(f"{SCHEME}://").partition("/")
+    try:
+        identity = Identity(role, unquote(name))
+    except SettingError:
+        return None
+    return identity if identity.uri == found[0] else None
+
+
+def normal_fingerprint(text: str) -> str:
+    """A SHA-256 fingerprint as 64 lower-case digits, from any usual spelling (colons, capitals, a prefix)."""
+    digits = re.sub(r"^sha-?256[:=]?", "", text.strip().lower()).replace(":", "").replace(" ", "")
+    if not re.fullmatch(r"[0-9a-f]{64}", digits):
+        raise SettingError(
+            f"fingerprint {text.strip()!r} is not SHA-256: 64 hexadecimal digits are needed, as `certs status` prints"
+        )
+    return digits
+
+
+def key_matches(certificate: bytes, key: bytes) -> bool:
+    """Whether a private key belongs to a certificate (both PEM)."""
+    try:
+        public = x509.load_pem_x509_certificate(certificate).public_key()
+        private = serialization.load_pem_private_key(key, password=None)
+    except (ValueError, TypeError):
+        return False
+    plain = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return public.public_bytes(*plain) == private.public_key().public_bytes(*plain)

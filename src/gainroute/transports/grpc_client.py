@@ -1,0 +1,251 @@
+"""The coordinator's end of the wire: a connection that keeps itself alive, and believes only what makes sense."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+
+from gainroute.errors import InputError
+from gainroute.transports.base import (
+    PartyDescription,
+    PartyError,
+    PartyRefusedError,
+    PartyUnavailableError,
+    Reply,
+)
+from gainroute.transports.certificates import CertificateFiles, Identity
+from gainroute.transports.checks import check_codec_offered, find_model, id_texts
+from gainroute.transports.credentials import ReloadingCertificate
+from gainroute.transports.grpc_session import ClientOptions, Session, failure_error
+from gainroute.transports.proto import party_pb2 as pb
+from gainroute.transports.wire import POSTERIOR_ENCODING, chunks, read_answer
+
+__all__ = ["ClientOptions", "GrpcConnection"]
+
+DEFAULT_MESSAGE_BYTES = 4 << 20  # what gRPC reads where nothing is said
+STANDS = 1.0  # seconds after which a connection that ends is made again at once
+
+log = logging.getLogger(__name__)
+
+
+class GrpcConnection:
+    """A `PartyConnection` over mutual TLS, opened at the first call and kept open since.
+
+    A lost connection is made again in the background. Until that has worked, calls fail at once. A caller may stop
+    waiting at any time (`asyncio.wait_for`).
+
+    Parameters
+    ----------
+    name
+        The party's name. What answers at `address` must show a certificate for it.
+    address
+        ``host:port``.
+    files
+        The coordinator's certificate and key, and the authority it trusts. Changed files are taken without a gap.
+    options
+        Timeouts and limits.
+    """
+
+    def __init__(self, name: str, address: str, files: CertificateFiles, options: ClientOptions | None = None) -> None:
+        self._name = Identity("party", name).name
+        self._address = address
+        self._certificate = ReloadingCertificate(files)
+        self._options = options or ClientOptions()
+        self._session: Session | None = None
+        self._error: PartyError | None = None
+        self._attempted: asyncio.Event | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """The party's name."""
+        return self._name
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return self._address
+
+    @property
+    def connected(self) -> bool:
+        """Whether a stream stands now."""
+        return self._session is not None and not self._session.ended.done()
+
+    @property
+    def certificate_expires(self) -> datetime | None:
+        """When the party's certificate ends, as it said when last asked; None where it has not been reached."""
+        seconds = self._session.told.certificate_not_after if self._session is not None else 0
+        return datetime.fromtimestamp(seconds, timezone.utc) if seconds else None
+
+    async def describe(self) -> PartyDescription:
+        """Ask who it is and what it can answer with. It also looks for new model versions then."""
+        session = await self._connected()
+        return await session.describe(self._options.connect_timeout)
+
+    async def posteriors(self, ids: Sequence[Any], *, model: str, request_id: str) -> Reply:
+        """Round 1: local posteriors by the model version named."""
+        session, description = await self._knowing(model)
+        ask = pb.Request(round=pb.ROUND_POSTERIORS, model=model, request_id=request_id)
+        return await self._ask(session, ask, ids, len(description.classes), POSTERIOR_ENCODING)
+
+    async def embeddings(self, ids: Sequence[Any], *, model: str, codec: str, request_id: str) -> Reply:
+        """Round 2: embeddings by the model version named, through the codec named, decoded again."""
+        session, description = await self._knowing(model)
+        check_codec_offered(description, codec)
+        ask = pb.Request(round=pb.ROUND_EMBEDDINGS, model=model, codec=codec, request_id=request_id)
+        return await self._ask(session, ask, ids, find_model(description, model).dimension, codec)
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        self._closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+        for task in list(self._retiring):
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+
+    # ---- asking -------------------------------------------------------------------------------------
+
+    async def _knowing(self, model: str) -> tuple[Session, PartyDescription]:
+        """A session, and a description that names the model: where it does not, it is asked for anew."""
+        session = await self._connected()
+        description = session.description
+        if description is None or not any(found.hash == model for found in description.models):
+            description = await session.describe(self._options.connect_timeout)
+        find_model(description, model)
+        return session, description
+
+    async def _ask(self, session: Session, ask: pb.Request, ids: Sequence[Any], width: int, encoding: str) -> Reply:
+        told = session.told
+        try:
+            texts = id_texts(ids)
+            longest = min(told.max_message_bytes or DEFAULT_MESSAGE_BYTES, self._options.max_message_bytes)
+            parts = chunks(texts, width, max_samples=told.max_samples, message_bytes=longest)
+        except InputError as error:
+            raise PartyRefusedError(self._name, str(error)) from error
+        if not texts:
+            return Reply(np.zeros((0, width), np.float32), 0)
+        if len(parts) == 1:
+            return await self._part(session, ask, texts, width, encoding)
+        replies = await asyncio.gather(
+            *(self._part(session, _copy(ask), texts[part], width, encoding) for part in parts)
+        )
+        return Reply(np.concatenate([r.values for r in replies]), sum(r.payload_bytes for r in replies))
+
+    async def _part(self, session: Session, ask: pb.Request, ids: list[str], width: int, encoding: str) -> Reply:
+        try:
+            ask.ids.extend(ids)
+        except UnicodeEncodeError as error:
+            raise PartyRefusedError(self._name, f"an id is not valid text ({error})") from error
+        response = await session.ask(ask)
+        kind = response.WhichOneof("result")
+        if kind == "failure":
+            raise failure_error(self._name, response.failure)
+        if kind != "answer":
+            raise PartyRefusedError(self._name, "it answered with neither an answer nor a failure")
+        values = read_answer(
+            self._name,
+            response.answer,
+            model=ask.model,
+            rows=len(ids),
+            width=width,
+            encoding=encoding,
+            posterior=ask.round == pb.ROUND_POSTERIORS,
+        )
+        return Reply(values, len(response.answer.values.data))
+
+    # ---- staying connected --------------------------------------------------------------------------
+
+    async def _connected(self) -> Session:
+        if self._session is not None and not self._session.ended.done():
+            return self._session
+        if self._closed:
+            raise PartyUnavailableError(self._name, "the connection was closed: make a new one")
+        if self._keeper is None:
+            self._attempted = asyncio.Event()
+            self._keeper = asyncio.ensure_future(self._keep())
+        while self._session is None or self._session.ended.done():
+            if self._error is not None:
+                raise type(self._error)(self._name, str(self._error).removeprefix(f"party {self._name!r}: "))
+            if self._attempted is None or self._closed:
+                raise PartyUnavailableError(self._name, "the connection was closed: make a new one")
+            self._attempted.clear()
+            await self._attempted.wait()
+        return self._session
+
+    async def _open(self) -> Session:
+        credentials = self._certificate.channel()
+        if self._certificate.info.days_left() <= 0:
+            where = self._certificate.files.certificate
+            raise PartyUnavailableError(self._name, f"this coordinator's own certificate {where} has expired: renew it")
+        return await Session.open(self._name, self._address, credentials, self._options)
+
+    async def _keep(self) -> None:
+        """Connect; when the stream ends, connect again; replace it by a new one when files or age ask for it."""
+        first, longest = self._options.first_backoff, self._options.longest_backoff
+        loop = asyncio.get_running_loop()
+        backoff = first
+        try:
+            while True:
+                try:
+                    self._session = await self._open()
+                except PartyError as error:
+                    self._say(error)
+                else:
+                    self._say(None)
+                    born = loop.time()
+                    await self._watch()
+                    if loop.time() - born > STANDS:
+                        backoff = first
+                        continue
+                await asyncio.sleep(backoff * random.uniform(0.5, 1.0))  # noqa: S311 (spreads attempts, no secret)
+                backoff = min(2 * backoff, longest)
+        finally:
+            self._say(PartyUnavailableError(self._name, "the connection was closed: make a new one"))
+
+    def _say(self, error: PartyError | None) -> None:
+        if error is not None and self._error is None and not self._closed:
+            log.warning("party not reached", extra={"party": self._name, "reason": str(error)})
+        self._error = error
+        if self._attempted is not None:
+            self._attempted.set()
+
+    async def _watch(self) -> None:
+        """Return when the stream has ended; meanwhile swap it where files or age ask for it."""
+        loop = asyncio.get_running_loop()
+        born, stale = loop.time(), False
+        while self._session is not None:
+            await asyncio.wait({self._session.ended}, timeout=self._options.look_seconds)
+            if self._session.ended.done():
+                await self._session.close()
+                return
+            stale |= self._certificate.reload() or loop.time() - born > self._options.refresh_seconds
+            if stale:
+                with suppress(PartyError):  # the old one still stands: try again at the next look
+                    fresh = await self._open()
+                    old, self._session = self._session, fresh
+                    born, stale = loop.time(), False
+                    self._retire(old)
+
+    def _retire(self, session: Session) -> None:
+        task = asyncio.ensure_future(session.retire())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+
+def _copy(request: pb.Request) -> pb.Request:
+    copy = pb.Request()
+    copy.CopyFrom(request)
+    return copy
