@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,10 @@ def _measure(what: str, router: ExpectedGainRouter, local: Array, repeats: int, 
     def bare() -> Array:
         logits = np.log(local.mean(axis=0) + calibrator.eps) @ calibrator.weight.T + calibrator.bias
         exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return exponents / exponents.sum(axis=1, keepdims=True)
+        calibrated: Array = exponents / exponents.sum(axis=1, keepdims=True)
+        return calibrated
 
-    calls = [lambda: timed(lambda: router.route(local)), lambda: timed(bare)]
+    calls = [partial(timed, partial(router.route, local)), partial(timed, bare)]
     for call in calls:
         call()
     ours, other = interleaved(calls, repeats)

@@ -255,7 +255,7 @@ class LearnedGainRouter(Router):
         self,
         budget: float = 0.2,
         *,
-        hidden: int = 64,
+        hidden: int = 256,
         epochs: int = 200,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-3,
