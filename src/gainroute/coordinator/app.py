@@ -1,0 +1,150 @@
+"""The HTTP app, built from a coordinator: the Open Inference Protocol, dashboard, feedback, admin, metrics."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from gainroute.coordinator.admin import admin_routes
+from gainroute.coordinator.errors import BadRequestError, CoordinatorError, NotFoundError
+from gainroute.coordinator.feedback import feedback_routes
+from gainroute.coordinator.http import json_response
+from gainroute.coordinator.inference_routes import inference_routes
+from gainroute.coordinator.metrics import CONTENT_TYPE
+from gainroute.coordinator.security import Doorkeeper, error_body, error_headers
+from gainroute.coordinator.service import Coordinator
+from gainroute.coordinator.status import status_routes
+from gainroute.errors import GainrouteError, InputError
+
+__all__ = ["create_app"]
+
+PLACEHOLDER = "<!doctype html><title>gainroute</title><p>The coordinator runs; its dashboard is not installed."
+INLINE = re.compile(r"<script[^>]*>(.*?)</script>", re.DOTALL)
+ERRORS = {
+    400: "`bad_request`: malformed JSON, tensor, id or value; the message says which, and what is needed.",
+    401: "`unauthorized`: no token, or a wrong one.",
+    403: "`forbidden`: an admin's token is needed, or a page from elsewhere asks.",
+    404: "`not_found`: no such model, version or decision.",
+    409: "`conflict`: a sample id that is not unique, or nothing to roll back to.",
+    413: "`too_large`: too many ids, or too large a body.",
+    415: "`unsupported`: a compressed body.",
+    422: "`handshake`: router, models and parties do not fit together.",
+    503: "`busy`, `party_missing`, `log_failed`, `draining`, `unavailable`: try again after `Retry-After` seconds.",
+}
+ERROR_SCHEMA = {
+    "type": "object",
+    "required": ["error", "code"],
+    "properties": {"error": {"type": "string"}, "code": {"type": "string"}},
+}
+
+
+def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
+    """Build the app.
+
+    Parameters
+    ----------
+    coordinator
+        What answers.
+    manage
+        Whether it is started and stopped with the app; otherwise somebody else does.
+    """
+    from gainroute import __version__
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if manage:
+            await coordinator.start()
+        try:
+            yield
+        finally:
+            if manage:
+                await coordinator.stop()
+
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"description": text, "content": {"application/json": {"schema": ERROR_SCHEMA}}}
+        for status, text in ERRORS.items()
+    }
+    app = FastAPI(
+        title="gainroute coordinator",
+        version=__version__,
+        description="Two-round vertical federated inference, behind the Open Inference Protocol (v2).",
+        lifespan=lifespan,
+        responses=responses,
+        redoc_url=None,
+    )
+    app.include_router(inference_routes(coordinator))
+    app.include_router(feedback_routes(coordinator))
+    app.include_router(status_routes(coordinator))
+    app.include_router(admin_routes(coordinator))
+
+    page, policy = _page()
+
+    @app.get("/", include_in_schema=False)
+    async def dashboard() -> Response:
+        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+        return HTMLResponse(page, headers=headers)
+
+    @app.get("/metrics", tags=["metrics"], summary="For Prometheus")
+    async def metrics() -> Response:
+        point = coordinator.version.point
+        text = coordinator.metrics.render(
+            taken=coordinator.engine.taken, threshold=point.threshold, budget=point.budget,
+            parties=coordinator.parties, log_ok=not coordinator.log.error, certificates=coordinator.certificates,
+        )  # fmt: skip
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+    app.add_exception_handler(GainrouteError, _gainroute_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_middleware(Doorkeeper, settings=coordinator.settings)
+    return app
+
+
+def _page() -> tuple[str, str]:
+    """The dashboard, and a policy that runs its own scripts and no others, wherever they come from."""
+    file = resources.files("gainroute.coordinator") / "dashboard" / "index.html"
+    page = file.read_text(encoding="utf-8") if file.is_file() else PLACEHOLDER
+    digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in INLINE.findall(page))
+    scripts = " ".join(f"'sha256-{d}'" for d in digests) or "'none'"
+    return page, (
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+# ---- errors ---------------------------------------------------------------------------------------------
+
+
+async def _gainroute_error(_: Request, error: Exception) -> Response:
+    if not isinstance(error, CoordinatorError):
+        if not isinstance(error, InputError):  # an artifact that cannot be read, a file that is not there
+            return json_response({"error": str(error), "code": "handshake"}, 422)
+        error = BadRequestError(str(error))
+    return Response(error_body(error), error.status, headers=error_headers(error))
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 404:
+        found = NotFoundError("there is no such page; /docs lists what there is")
+        return Response(error_body(found), 404, headers=error_headers(found))
+    detail = str(error.detail) if isinstance(error, HTTPException) else "internal error"
+    return json_response({"error": detail, "code": "method_not_allowed" if status == 405 else "http"}, status)
+
+
+async def _validation_error(_: Request, error: Exception) -> Response:
+    first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error)}
+    where = ".".join(map(str, first["loc"]))
+    found = BadRequestError(f"{where}: {first['msg']}")
+    return Response(error_body(found), 400, headers=error_headers(found))

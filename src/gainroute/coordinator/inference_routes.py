@@ -1,0 +1,122 @@
+"""The endpoints of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gainroute.coordinator.errors import CoordinatorError, NotFoundError
+from gainroute.coordinator.http import json_response, read_body
+from gainroute.coordinator.schema import decision_id
+from gainroute.coordinator.service import Answered, Coordinator
+from gainroute.coordinator.v2 import HEADER, Tensor, model_metadata, parse_request, write_response
+
+__all__ = ["inference_routes"]
+
+EXAMPLE = {"inputs": [{"name": "id", "shape": [2], "datatype": "BYTES", "data": ["sample-1", "sample-2"]}]}
+BIGGEST = float(np.finfo(np.float32).max)
+
+
+def inference_routes(coordinator: Coordinator) -> APIRouter:
+    """Health, metadata, inference."""
+    routes = APIRouter(prefix="/v2", tags=["inference"])
+    settings = coordinator.settings
+    body = {"content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE}}, "required": True}
+    # Told to the docs by hand, and read from the path by hand: the framework's checks would cost the hot path more.
+    named = [{"name": n, "in": "path", "required": True, "schema": {"type": "string"}} for n in ("name", "version")]
+
+    def check(name: str, version: str | None) -> None:
+        if name != settings.server.model:
+            raise NotFoundError(f"there is no model {name[:60]!r}; this coordinator serves {settings.server.model!r}")
+        now = coordinator.version.name
+        if version is not None and version != now:
+            raise NotFoundError(
+                f"version {version[:60]!r} is not in use; {now!r} is: leave the version out to follow it"
+            )
+
+    @routes.post(
+        "/models/{name}/infer", summary="Answer samples", openapi_extra={"requestBody": body, "parameters": named[:1]}
+    )
+    async def infer(request: Request) -> Response:
+        """Answer the samples named by the input `id` (BYTES, [N]).
+
+        Outputs: `label` (INT64, −1 for a sample nobody has), `probabilities` (FP32, [N, K]), `escalated` (BOOL),
+        `score` (FP32), `route` (BYTES: `round1`, `round2`, `degraded:<reasons>`, `unknown`), `decision_id` (BYTES).
+        JSON, or the binary tensor extension.
+        """
+        return await _answer(request)
+
+    @routes.post("/models/{name}/versions/{version}/infer", summary="Answer samples by the version named",
+                 openapi_extra={"requestBody": body, "parameters": named})  # fmt: skip
+    async def infer_version(request: Request) -> Response:
+        return await _answer(request)
+
+    async def _answer(request: Request) -> Response:
+        name: str = request.path_params["name"]
+        version: str | None = request.path_params.get("version")
+        status = 500
+        try:
+            check(name, version)
+            data = await read_body(request, settings.server.max_body_bytes)
+            asked = parse_request(data, request.headers.get(HEADER), settings.batching.max_batch)
+            answered = await coordinator.infer(asked.ids, request.state.request_id)
+            used = answered.outcome.version.name
+            if version is not None and used != version:
+                raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
+            text, length = write_response(asked, name, used, _tensors(answered))
+            status = 200
+        except CoordinatorError as error:
+            status = error.status
+            raise
+        finally:
+            coordinator.metrics.requested(status)
+        if length is None:
+            return Response(text, media_type="application/json")
+        return Response(text, media_type="application/octet-stream", headers={HEADER: str(length)})
+
+    @routes.get("", summary="Server metadata")
+    async def server() -> Response:
+        from gainroute import __version__
+
+        return json_response({"name": "gainroute", "version": __version__, "extensions": ["binary_tensor_data"]})
+
+    @routes.get("/health/live", summary="Does it run?")
+    async def live() -> Response:
+        return json_response({"live": True})
+
+    @routes.get("/health/ready", summary="Would it answer?")
+    async def ready() -> Response:
+        why = coordinator.not_ready()
+        return json_response({"ready": not why}, 503 if why else 200)
+
+    @routes.get("/models/{name}/ready", summary="Would it answer, and if not, why?")
+    async def model_ready(name: str) -> Response:
+        check(name, None)
+        why = coordinator.not_ready()
+        reply: dict[str, Any] = {"name": name, "ready": not why}
+        return json_response(reply | ({"error": why, "code": "unavailable"} if why else {}), 503 if why else 200)
+
+    @routes.get("/models/{name}", summary="Model metadata")
+    async def metadata(name: str) -> Response:
+        check(name, None)
+        return json_response(model_metadata(name, [coordinator.version.name], coordinator.classes))
+
+    return routes
+
+
+def _tensors(answered: Answered) -> dict[str, Tensor]:
+    out = answered.outcome
+    first = answered.first
+    score = np.nan_to_num(out.score, nan=0.0, posinf=BIGGEST, neginf=-BIGGEST).astype(np.float32)
+    return {
+        "label": out.label,
+        "probabilities": out.probabilities,
+        "escalated": out.escalated,
+        "score": score,
+        "route": out.route,
+        "decision_id": [decision_id(seq) for seq in range(first, first + len(out))],
+    }

@@ -1,0 +1,283 @@
+"""The decision log's writer: one thread, commits that carry whatever has gathered, futures that mean "on disk"."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+
+from gainroute.coordinator.errors import LogFailedError
+from gainroute.coordinator.outcome import Outcome
+from gainroute.coordinator.schema import COLUMNS, connect, migrate
+from gainroute.coordinator.settings import LogSettings
+from gainroute.errors import DataError, SettingError
+
+__all__ = ["DecisionLog", "Entry", "rows_of"]
+
+T = TypeVar("T")
+log = logging.getLogger("gainroute.coordinator")
+
+INSERT = f"INSERT INTO decisions ({','.join(COLUMNS)}) VALUES ({','.join('?' * len(COLUMNS))})"  # noqa: S608 (names of ours)
+MAX_GROUP = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """The decisions of one request: what they are, the first one's number, when, for whom, and how long it took."""
+
+    outcome: Outcome
+    first: int
+    time: float
+    request_id: str
+    latency: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    work: Callable[[sqlite3.Connection], Any]
+    done: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+    alone: bool  # in a transaction of its own: it may refuse for reasons of its own
+
+
+class DecisionLog:
+    """Writes decisions, feedback, audit and state.
+
+    Parameters
+    ----------
+    settings
+        Where, and what is kept.
+    """
+
+    def __init__(self, settings: LogSettings) -> None:
+        self.path = settings.path
+        self.error = ""  # why the last write failed; empty when it did not
+        self._settings = settings
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = _lock(settings.path)
+        try:
+            self._connection = self._open()
+            (last,) = self._connection.execute("SELECT max(seq) FROM decisions").fetchone()
+        except sqlite3.Error as error:
+            self._lock.close()
+            raise DataError(f"{self.path}: the decision log cannot be opened ({error}); mend or move it") from error
+        except BaseException:
+            self._lock.close()
+            raise
+        self._next = (last or 0) + 1
+        self._thread = threading.Thread(target=self._write, name="decision-log", daemon=True)
+        self._thread.start()
+
+    def _open(self) -> sqlite3.Connection:
+        connection = connect(str(self.path), max_bytes=self._settings.max_bytes)
+        try:
+            migrate(connection, str(self.path))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def numbers(self, n: int) -> int:
+        """Take n consecutive decision numbers, and return the first."""
+        first = max(self._next, time.time_ns() // 1000)
+        self._next = first + n
+        return first
+
+    async def append(self, entry: Entry) -> None:
+        """Write the decisions of a request; returns once they are on disk.
+
+        Raises
+        ------
+        LogFailedError
+            They are not.
+        """
+        keep = self._settings.posteriors
+
+        def insert(connection: sqlite3.Connection) -> None:
+            # Closed here: a cursor that another thread lets go of resets a statement this one may be using.
+            with closing(connection.cursor()) as cursor:
+                cursor.executemany(INSERT, rows_of(entry, keep))
+
+        await self._submit(insert, alone=False)
+
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do `work` in a transaction of its own; returns once it is on disk.
+
+        Raises
+        ------
+        LogFailedError
+            It could not be written. What `work` itself raises comes through, and nothing is written.
+        """
+        result: T = await self._submit(work, alone=True)
+        return result
+
+    def close(self) -> None:
+        """Write what is left, and close the file."""
+        self._jobs.put(None)
+        self._thread.join()
+        self._connection.close()
+        self._lock.close()
+
+    def _submit(self, work: Callable[[sqlite3.Connection], Any], *, alone: bool) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        job = _Job(work, loop.create_future(), loop, alone)
+        self._jobs.put(job)
+        return job.done
+
+    # ---- in the writer's thread -----------------------------------------------------------------
+
+    def _write(self) -> None:
+        ahead: _Job | None = None
+        while True:
+            job = ahead or self._jobs.get()
+            ahead = None
+            if job is None:
+                return
+            group = [job]
+            last = False
+            while not job.alone and len(group) < MAX_GROUP:
+                try:
+                    more = self._jobs.get_nowait()
+                except queue.Empty:
+                    break
+                if more is None:
+                    last = True
+                    break
+                if more.alone:
+                    ahead = more
+                    break
+                group.append(more)
+            self._commit(group)
+            if last:
+                return
+
+    def _commit(self, group: list[_Job]) -> None:
+        results: list[Any] = []
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            results = [job.work(self._connection) for job in group]
+            self._connection.execute("COMMIT")
+            self._recovered()
+        except Exception as error:  # noqa: BLE001 (whatever it is, somebody waits for it and has to be told)
+            self._undo()
+            if len(group) > 1 and not isinstance(error, sqlite3.OperationalError):
+                for job in group:  # one of them is to blame; the others must not pay for it
+                    self._commit([job])
+                return
+            if isinstance(error, sqlite3.Error):
+                self._failed(error)
+                error = LogFailedError(
+                    f"the decision log {self.path} cannot be written ({error}); make room, or mend it"
+                )
+            _tell(group, [error] * len(group))
+            return
+        _tell(group, results)
+
+    def _undo(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            log.exception("the decision log could not roll back; it is opened anew")
+            self._reopen()
+
+    def _reopen(self) -> None:
+        self._connection.close()
+        try:
+            self._connection = self._open()
+        except sqlite3.Error as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if not self.error:
+            log.error("the decision log cannot be written: %s", error)
+        self.error = str(error)
+        if isinstance(error, sqlite3.ProgrammingError):  # closed: a former attempt to reopen it has failed
+            self._reopen()
+
+    def _recovered(self) -> None:
+        if self.error:
+            log.warning("the decision log can be written again")
+        self.error = ""
+
+
+def _tell(group: list[_Job], results: list[Any]) -> None:
+    """Tell those who wait, in one call a loop: waking it up is what costs."""
+
+    def tell(jobs: list[tuple[_Job, Any]]) -> None:
+        for job, result in jobs:
+            if job.done.done():
+                continue
+            if isinstance(result, Exception):
+                job.done.set_exception(result)
+            else:
+                job.done.set_result(result)
+
+    pairs = list(zip(group, results, strict=True))
+    for loop in {job.loop for job in group}:
+        try:
+            loop.call_soon_threadsafe(tell, [pair for pair in pairs if pair[0].loop is loop])
+        except RuntimeError:  # noqa: PERF203 (one loop, as a rule) the loop has ended: nobody waits
+            log.debug("decisions were written after their requests had gone")
+
+
+def _lock(path: Path) -> IO[bytes]:
+    """Hold the log for this process alone; the lock goes with the process, however it ends."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(path.name + ".lock").open("wb")
+    except OSError as error:
+        raise SettingError(f"{path}: {error.strerror}; log.path must lie in a folder that can be written") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise SettingError(
+            f"{path}: another coordinator writes this decision log; stop it, or give each its own log.path"
+        ) from None
+    return file
+
+
+def rows_of(entry: Entry, posteriors: bool = True) -> Iterator[tuple[Any, ...]]:
+    """The rows of a request, in the order of `COLUMNS`."""
+    out = entry.outcome
+    n = len(out)
+    router, threshold = out.version.hash, out.version.point.threshold
+    nothing: list[Any] = [None] * n
+    local = pooled = strong = nothing
+    if posteriors:
+        local = _blobs(np.moveaxis(out.local, 0, 1))
+        pooled = _blobs(out.pooled)
+        if out.strong_posterior is not None:
+            answered = out.escalated.tolist()
+            found = _blobs(out.strong_posterior)
+            strong = [blob if there else None for blob, there in zip(found, answered, strict=True)]
+    strong_prediction = [None if s < 0 else s for s in out.strong.tolist()]
+    wanted = [1.0 if w else 0.0 for w in out.wanted.tolist()]
+    size = np.rint(out.bytes).astype(np.int64).tolist()
+    columns = zip(
+        range(entry.first, entry.first + n), out.ids, local, pooled, strong, out.score.tolist(), wanted, out.route,
+        out.label.tolist(), out.weak.tolist(), strong_prediction, size, strict=True,
+    )  # fmt: skip
+    for seq, sample, p_local, p_pooled, p_strong, score, chance, route, label, weak, best, cost in columns:
+        yield (
+            seq, sample, entry.request_id, entry.time, p_local, p_pooled, p_strong, score, threshold, chance,
+            route, label, weak, best, router, cost, entry.latency,
+        )  # fmt: skip
+
+
+def _blobs(values: Any) -> list[bytes]:
+    flat = np.ascontiguousarray(values, dtype="<f4").reshape(len(values), -1)
+    data, width = flat.tobytes(), flat.shape[1] * 4
+    return [data[i : i + width] for i in range(0, len(data), width)]

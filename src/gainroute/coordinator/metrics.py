@@ -1,0 +1,118 @@
+"""What Prometheus sees at /metrics; every coordinator has a registry of its own."""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from gainroute.coordinator.engine import Observer
+from gainroute.coordinator.outcome import Outcome, is_degraded
+from gainroute.coordinator.parties import Parties
+from gainroute.coordinator.rounds import Asked
+from gainroute.coordinator.statistics import Live
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SIZES = (1, 4, 16, 64, 256, 1024, 4096)
+PREFIX = "gainroute"
+
+
+class Metrics(Observer):
+    """Counts and measures.
+
+    Parameters
+    ----------
+    live
+        Is told the same, for the dashboard.
+    """
+
+    def __init__(self, live: Live) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._live = live
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(name, text, labels, namespace=PREFIX, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
+            return Histogram(name, text, labels, namespace=PREFIX, registry=registry, buckets=buckets)
+
+        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+            return Gauge(name, text, labels, namespace=PREFIX, registry=registry)
+
+        self._requests = counter("requests", "Inference requests by HTTP status.", ("status",))
+        self._samples = counter("samples", "Samples answered, by kind of route.", ("route",))
+        self._degraded = counter("degraded", "Samples answered otherwise than calibrated, by reason.", ("reason",))
+        self._escalations = counter("escalations", "Samples for which Round 2 was asked.")
+        self._bytes = counter("payload_bytes", "Payload received from parties.", ("party", "round"))
+        self._failures = counter("party_failures", "Rounds that a party did not answer.", ("party", "round"))
+        self._unlogged = counter("log_failures", "Requests whose decisions could not be written.")
+        self._round = histogram("round_seconds", "Time until all parties had answered.", SECONDS, ("round",))
+        self._request = histogram("request_seconds", "Time of an inference request, log included.", SECONDS)
+        self._batch = histogram("batch_samples", "Samples in a batch.", SIZES)
+        self._queue = gauge("queue_samples", "Samples taken on and not yet answered.")
+        self._threshold = gauge("threshold", "Threshold in use.")
+        self._budget = gauge("budget", "Budget in use; NaN where a threshold was set.")
+        self._up = gauge("party_up", "1 where a party is healthy.", ("party",))
+        self._log = gauge("log_ok", "1 where the last write of the decision log succeeded.")
+        self._days = gauge("certificate_days", "Days until a certificate expires.", ("certificate",))
+
+    def batch(self, samples: int) -> None:
+        """Note that a batch has set off."""
+        self._batch.observe(samples)
+
+    def round(self, number: int, asked: Asked) -> None:
+        """Note that the parties were asked."""
+        label = str(number)
+        self._round.labels(label).observe(asked.seconds)
+        self._live.latency(f"round{number}", asked.seconds)
+        for party, size in asked.payload.items():
+            self._bytes.labels(party, label).inc(size)
+            self._live.bytes[number] += size
+        for party in asked.failed:
+            self._failures.labels(party, label).inc()
+
+    def answered(self, outcome: Outcome, seconds: float, sample_bytes: int | None) -> None:
+        """Note the answers to a request."""
+        self._live.answered(outcome, sample_bytes)
+        self._live.latency("request", seconds)
+        self._request.observe(seconds)
+        self._escalations.inc(int(outcome.wanted.sum()))
+        for route, count in Count(outcome.route).items():
+            odd = is_degraded(route)
+            self._samples.labels("degraded" if odd else route).inc(count)
+            if odd:
+                for reason in {part.partition(":")[0] for part in route.partition(":")[2].split("+")}:
+                    self._degraded.labels(reason).inc(count)
+
+    def requested(self, status: int) -> None:
+        """Note how a request ended."""
+        self._requests.labels(str(status)).inc()
+
+    def unlogged(self) -> None:
+        """Note that decisions could not be written."""
+        self._unlogged.inc()
+
+    def render(
+        self,
+        *,
+        taken: int,
+        threshold: float,
+        budget: float | None,
+        parties: Parties,
+        log_ok: bool,
+        certificates: Callable[[], Mapping[str, float]] | None,
+    ) -> bytes:
+        """The text that Prometheus scrapes."""
+        self._queue.set(taken)
+        self._threshold.set(threshold)
+        self._budget.set(float("nan") if budget is None else budget)
+        self._log.set(float(log_ok))
+        for link in parties.links.values():
+            self._up.labels(link.name).set(float(link.state == "ok"))
+        for name, days in (certificates() if certificates is not None else {}).items():
+            self._days.labels(name).set(days)
+        return generate_latest(self.registry)

@@ -1,0 +1,119 @@
+"""The decision log's tables, by version; an older file is brought up to date when it is opened.
+
+A migration, once released, is never edited: the next one is appended.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from gainroute.errors import ArtifactVersionError
+
+__all__ = ["COLUMNS", "MIGRATIONS", "connect", "decision_id", "migrate", "sequence"]
+
+# `seq` is microseconds since 1970, or one more than the last: ordered by time, and unique across restarts.
+# Posteriors are float32, little-endian: local (M, K′) with NaN for a party that lacks the sample; pooled, strong (K,).
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE decisions (
+        seq INTEGER PRIMARY KEY,
+        sample_id TEXT NOT NULL,
+        request_id TEXT NOT NULL,
+        time REAL NOT NULL,
+        local BLOB,
+        pooled BLOB,
+        strong BLOB,
+        score REAL,
+        threshold REAL NOT NULL,
+        probability REAL NOT NULL,
+        route TEXT NOT NULL,
+        label INTEGER NOT NULL,
+        weak_prediction INTEGER NOT NULL,
+        strong_prediction INTEGER,
+        router TEXT NOT NULL,
+        bytes INTEGER NOT NULL,
+        latency REAL NOT NULL
+    );
+    CREATE INDEX decisions_by_sample ON decisions (sample_id);
+    CREATE TABLE feedback (
+        seq INTEGER PRIMARY KEY REFERENCES decisions (seq) ON DELETE CASCADE,
+        label INTEGER NOT NULL,
+        time REAL NOT NULL,
+        who TEXT NOT NULL
+    );
+    CREATE TABLE audit (
+        number INTEGER PRIMARY KEY,
+        time REAL NOT NULL,
+        who TEXT NOT NULL,
+        request_id TEXT NOT NULL,
+        action TEXT NOT NULL,
+        before TEXT NOT NULL,
+        after TEXT NOT NULL
+    );
+    CREATE TABLE state (
+        name TEXT PRIMARY KEY,
+        value TEXT NOT NULL,
+        time REAL NOT NULL
+    );
+    """,
+)
+
+COLUMNS = (
+    "seq", "sample_id", "request_id", "time", "local", "pooled", "strong", "score", "threshold", "probability",
+    "route", "label", "weak_prediction", "strong_prediction", "router", "bytes", "latency",
+)  # fmt: skip
+
+
+def decision_id(seq: int) -> str:
+    """How a decision is named outside.
+
+    Examples
+    --------
+    >>> decision_id(255), sequence("00000000000000ff"), sequence("ff")
+    ('00000000000000ff', 255, None)
+    """
+    return f"{seq:016x}"
+
+
+def sequence(name: str) -> int | None:
+    """The other way round; None for what names no decision."""
+    try:
+        seq = int(name, 16)
+    except ValueError:
+        return None
+    return seq if 0 <= seq < 2**63 and decision_id(seq) == name else None
+
+
+def connect(path: str, *, max_bytes: int = 0) -> sqlite3.Connection:
+    """Open a log for writing: WAL, every commit on disk, what is deleted overwritten."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    try:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON",
+                       "wal_autocheckpoint=4000"):  # fmt: skip
+            connection.execute(f"PRAGMA {pragma}")
+        if max_bytes:
+            (page,) = connection.execute("PRAGMA page_size").fetchone()
+            connection.execute(f"PRAGMA max_page_count={max(1, max_bytes // page)}")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[str] = MIGRATIONS) -> int:
+    """Bring a log up to date, each step whole or not at all; returns how many steps were taken."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(migrations):
+        raise ArtifactVersionError(
+            f"{path}: the decision log has schema version {version}, this gainroute writes {len(migrations)}; upgrade "
+            "gainroute, or name another file"
+        )
+    for number in range(version, len(migrations)):
+        try:
+            connection.executescript(f"BEGIN IMMEDIATE;{migrations[number]};PRAGMA user_version={number + 1};COMMIT;")
+        except sqlite3.Error:  # noqa: PERF203 (a step or two, once in the life of a file)
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    return len(migrations) - version

@@ -1,0 +1,95 @@
+"""Settings from file and environment; every key is known, or it is an error that names those that are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gainroute.coordinator.settings_file import load_settings, parse_settings
+from gainroute.coordinator.tokens import hash_token
+from gainroute.errors import SettingError
+
+ROOT = Path(__file__).parent.parent.parent
+SMALL = """
+[router]
+artifact = "router.safetensors"
+[fusion]
+run = "run/server"
+[[party]]
+name = "a"
+address = "a.example:7001"
+"""
+HASH = hash_token("x")
+
+
+def test_the_example_is_valid_and_paths_are_relative_to_it():
+    found = load_settings(ROOT / "deploy/coordinator.example.toml", {})
+    assert found.router.artifact.parent == ROOT / "deploy"
+    assert len(found.party) == 3
+
+
+def test_defaults_and_the_environment_over_the_file():
+    environment = {
+        "GAINROUTE_COORDINATOR_SERVER_PORT": "9000",
+        "GAINROUTE_COORDINATOR_ROUNDS_ON_MISSING_PARTY": "pool",
+        "GAINROUTE_COORDINATOR_LOG_POSTERIORS": "false",
+        "GAINROUTE_COORDINATOR_ROUTER_BUDGET": "0.1",
+        "GAINROUTE_COORDINATOR_LOG_PATH": "/var/lib/x.sqlite",
+        "GAINROUTE_COORDINATOR_TOKENS_ADMIN": HASH,
+        "HOME": "/root",
+    }
+    found = parse_settings(SMALL + "[server]\nport = 1\n", Path("/etc/g"), environment)
+    assert found.server.port == 9000
+    assert found.rounds.on_missing_party == "pool"
+    assert found.log.posteriors is False
+    assert found.router.budget == 0.1
+    assert found.log.path == Path("/var/lib/x.sqlite")
+    assert found.fusion.run == Path("/etc/g/run/server")
+    assert found.tokens.admin == {"environment": HASH}
+    assert found.open_door
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[server]\nprt = 1", "server: unknown key 'prt'; the keys here are host, port, model"),
+        ("[sever]\nport = 1", "unknown key 'sever'; the keys here are router, fusion, party"),
+        ("[server]\nport = 'x'", "server: port is 'x': it has to be of type int"),
+        ("[server]\nport = true", "has to be of type int"),
+        ("[server]\nport = 70000", "0 … 65535 are allowed"),
+        ("server = 3", "it has to be a table"),
+        ("[server]\ncertificate = 'x.pem'", "certificate and key belong together"),
+        ("[rounds]\non_missing_party = 'guess'", "allowed are 'refuse', 'pool'"),
+        ("[rounds]\none_seconds = 0", "0.001 or more is needed"),
+        ("[batching]\nmax_queued = 3", "a whole batch must find room"),
+        ("[log]\non_failure = 'shrug'", "allowed are 'refuse', 'answer'"),
+        ("[tokens.admin]\nops = 'my secret'", "tokens.admin.ops is not a hash"),
+        ("[tokens]\nadmin = 'my secret'", "a table of hashes by holder"),
+        ("[server]\nhost = '0.0.0.0'", "which others reach; add \\[tokens.client\\]"),
+        ("[[party]]\nname = 'a'\naddress = 'x:1'", "the names \\['a', 'a'\\] repeat"),
+        ("[[party]]\nname = 'a b'\naddress = 'x:1'", "one without space"),
+        ("[[party]]\nname = 'b'", "key 'address' is missing"),
+        ("[[", "not valid TOML"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_an_error_with_a_remedy(text, told):
+    with pytest.raises(SettingError, match=told):
+        parse_settings(f"{text}\n{SMALL}" if text.startswith("server") else SMALL + text, Path())
+
+
+def test_a_token_in_the_clear_is_not_repeated():
+    with pytest.raises(SettingError) as error:
+        parse_settings(SMALL + "[tokens.client]\nshop = 'hunter2'", Path())
+    assert "hunter2" not in str(error.value)
+
+
+def test_other_errors():
+    with pytest.raises(SettingError, match="key 'router' is missing"):
+        parse_settings("", Path())
+    with pytest.raises(SettingError, match="known are GAINROUTE_COORDINATOR_BATCHING_MAX_BATCH"):
+        parse_settings(SMALL, Path(), {"GAINROUTE_COORDINATOR_SERVER_PROT": "1"})
+    with pytest.raises(SettingError, match="has to be of type int"):
+        parse_settings(SMALL, Path(), {"GAINROUTE_COORDINATOR_SERVER_PORT": "x"})
+    with pytest.raises(SettingError, match="No such file"):
+        load_settings("/nowhere.toml")

@@ -1,0 +1,221 @@
+"""The log: durable, migrated, bounded; and what happens when it cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sqlite3
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+from fake_federation import ADMIN, IDS, N, eventually, federation, running
+
+from gainroute.coordinator.log import DecisionLog
+from gainroute.coordinator.records import delete_before
+from gainroute.coordinator.schema import MIGRATIONS, connect, migrate
+from gainroute.coordinator.settings import LogSettings
+from gainroute.errors import ArtifactVersionError, DataError, SettingError
+
+
+@pytest.fixture
+def fed(tmp_path):
+    return federation(tmp_path)
+
+
+def count(path, table="decisions"):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
+
+
+# ---- the file -------------------------------------------------------------------------------------------
+
+
+def test_every_commit_is_on_disk_and_the_schema_is_versioned(tmp_path):
+    log = DecisionLog(LogSettings(path=tmp_path / "new folder" / "log.sqlite"))
+    found = [
+        log._connection.execute(f"PRAGMA {p}").fetchone()[0] for p in ("journal_mode", "synchronous", "user_version")
+    ]
+    log.close()
+    assert found == ["wal", 2, len(MIGRATIONS)]
+
+
+def test_an_older_log_is_brought_up_to_date_and_a_newer_one_refused(tmp_path):
+    path = str(tmp_path / "log.sqlite")
+    later = (*MIGRATIONS, "ALTER TABLE decisions ADD COLUMN extra TEXT; CREATE TABLE more (x)")
+    with closing(connect(path)) as connection:
+        assert migrate(connection, path) == 1
+        connection.execute("INSERT INTO state VALUES ('kept', '1', 0)")
+        assert migrate(connection, path, later) == 1
+        assert migrate(connection, path, later) == 0
+        assert connection.execute("SELECT name FROM state").fetchone() == ("kept",)
+        broken = (*later, "CREATE TABLE half (x); CREATE TABLE more (x)")
+        with pytest.raises(sqlite3.Error):
+            migrate(connection, path, broken)
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        assert "half" not in names  # whole or not at all
+    with pytest.raises(ArtifactVersionError, match="schema version 2, this gainroute writes 1"):
+        DecisionLog(LogSettings(path=tmp_path / "log.sqlite"))
+
+
+def test_a_log_has_one_writer_and_is_a_log(tmp_path):
+    log = DecisionLog(LogSettings(path=tmp_path / "log.sqlite"))
+    with pytest.raises(SettingError, match="another coordinator writes"):
+        DecisionLog(LogSettings(path=tmp_path / "log.sqlite"))
+    log.close()
+    (tmp_path / "text").write_text("this is not a database, however long the text may be made to be")
+    with pytest.raises(DataError, match="cannot be opened"):
+        DecisionLog(LogSettings(path=tmp_path / "text"))
+
+
+def test_decision_numbers_never_come_twice(tmp_path):
+    log = DecisionLog(LogSettings(path=tmp_path / "log.sqlite"))
+    taken = [log.numbers(1000) for _ in range(50)]
+    log.close()
+    assert all(b >= a + 1000 for a, b in itertools.pairwise(taken))
+    assert taken[0] > 1e15
+
+
+# ---- when it cannot be written --------------------------------------------------------------------------
+
+
+def fill(up):
+    async def work():
+        last = None
+        for _ in range(60):
+            last = await up.infer(IDS)
+            if last.status_code != 200 or "unlogged" in last.text:
+                return last
+        raise AssertionError("the disk never filled")
+
+    return work()
+
+
+def test_a_full_disk_refuses_and_answers_again_once_there_is_room(fed):
+    async def work():
+        async with running(fed.having(log={"max_bytes": 300_000})) as up:
+            full = await fill(up)
+            ready = await up.client.get("/v2/health/ready")
+            status = await up.status()
+            held = count(fed.settings.log.path)
+            gone = await up.coordinator.log.write(lambda c: c.execute("DELETE FROM decisions").rowcount)
+            await eventually(lambda: not up.coordinator.not_ready())
+            return full, ready, status, held, gone, await up.infer(IDS)
+
+    full, ready, status, held, gone, after = asyncio.run(work())
+    assert (full.status_code, full.json()["code"], full.headers["Retry-After"]) == (503, "log_failed", "5")
+    assert "full" in full.json()["error"]
+    assert ready.status_code == 503
+    assert status["log"]["ok"] is False
+    assert held == gone
+    assert held % N == 0  # a request's decisions are there whole or not at all
+    assert after.status_code == 200
+
+
+def test_a_change_that_cannot_be_written_down_is_not_made(fed, monkeypatch):
+    def fails(*_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async def work():
+        async with running(fed) as up:
+            monkeypatch.setattr("gainroute.coordinator.operating.put_state", fails)
+            told = [await up.admin("budget", {"budget": 0.9}),
+                    await up.admin("router", {"artifact": "two.safetensors", "fusion": {"run": "two"}})]  # fmt: skip
+            return told, await up.status()
+
+    told, status = asyncio.run(work())
+    assert [(t.status_code, t.json()["code"]) for t in told] == [(503, "log_failed")] * 2
+    assert status["operating_point"]["set_by"] == "artifact"
+    assert status["router"]["previous"] is None
+
+
+def test_or_it_answers_and_marks(fed):
+    async def work():
+        slow = {"health_seconds": 60.0}
+        async with running(fed.having(log={"max_bytes": 300_000, "on_failure": "answer"}, rounds=slow)) as up:
+            marked = await fill(up)
+            fed.parties[0].lacks = {"s0"}
+            more = await up.answers(["s0", "nobody", *IDS[1:]])
+            return marked, more, await up.status(), (await up.client.get("/metrics")).text
+
+    marked, more, status, metrics = asyncio.run(work())
+    from fake_federation import outputs
+
+    assert marked.status_code == 200
+    found, expected = outputs(marked.json()), fed.offline(IDS)
+    np.testing.assert_array_equal(found["escalated"], expected.escalated)
+    assert set(found["route"]) == {"degraded:unlogged"}
+    assert more["route"][:3].tolist() == [
+        "degraded:missing:a+unlogged",
+        "degraded:unknown+unlogged",
+        "degraded:unlogged",
+    ]
+    assert status["degraded"]["by_reason"]["unlogged"] >= N
+    assert "gainroute_log_failures_total 2.0" in metrics
+    assert "gainroute_log_ok 0.0" in metrics
+
+
+def test_one_bad_row_does_not_take_others_down(tmp_path):
+    async def work():
+        log = DecisionLog(LogSettings(path=tmp_path / "log.sqlite"))
+
+        def good(connection):
+            connection.execute("INSERT INTO state VALUES (?, '1', 0)", (str(time.perf_counter_ns()),))
+
+        def bad(connection):
+            connection.execute("INSERT INTO state VALUES (NULL, NULL, 0)")
+
+        jobs = [log._submit(w, alone=False) for w in (lambda _: time.sleep(0.05), good, bad, good)]
+        found = await asyncio.gather(*jobs, return_exceptions=True)
+        log.close()
+        return found
+
+    found = asyncio.run(work())
+    assert [type(f).__name__ for f in found] == ["NoneType", "NoneType", "LogFailedError", "NoneType"]
+    assert count(tmp_path / "log.sqlite", "state") == 2
+
+
+# ---- forgetting -----------------------------------------------------------------------------------------
+
+
+def test_decisions_are_deleted_by_id_and_by_age_with_their_feedback(fed):
+    admin = {"Authorization": f"Bearer {ADMIN}"}
+
+    async def work():
+        async with running(fed) as up:
+            found = await up.answers(IDS)
+            await up.answers(["s0"])
+            name = found["decision_id"][5]
+            await up.client.post("/feedback", json={"decision_id": str(name), "label": 1})
+            one = await up.client.delete("/admin/decisions", params={"decision_id": name}, headers=admin)
+            two = await up.client.delete("/admin/decisions", params={"sample_id": "s0"}, headers=admin)
+            none = await up.client.delete("/admin/decisions", params={"decision_id": name}, headers=admin)
+            both = await up.client.delete("/admin/decisions", headers=admin)
+            open_door = await up.client.delete("/admin/decisions", params={"sample_id": "s1"})
+            audit = (await up.client.get("/admin/audit", headers=admin)).json()["audit"]
+            left = count(fed.settings.log.path)
+            judged = count(fed.settings.log.path, "feedback")
+            old = await up.coordinator.log.write(lambda c: delete_before(c, time.time() + 1))
+            return [one.json(), two.json(), none.json()], both, open_door, audit, left, judged, old
+
+    told, both, open_door, audit, left, judged, old = asyncio.run(work())
+    assert [t["deleted"] for t in told] == [1, 2, 0]
+    assert both.status_code == 400
+    assert open_door.status_code == 401
+    assert (left, judged) == (N - 2, 0)
+    assert audit[1]["action"] == "delete"
+    assert "s0" not in str(audit[1]["before"].values())  # the audit proves it and does not tell it
+    assert old == left
+    assert count(fed.settings.log.path) == 0
+
+
+def test_what_is_older_than_the_log_shall_remember_goes(fed, monkeypatch):
+    monkeypatch.setattr("gainroute.coordinator.service.RETENTION_SECONDS", 0.0)
+
+    async def work():
+        async with running(fed.having(log={"retention_days": 0.5 / 86400})) as up:
+            await up.answers(IDS)
+            await eventually(lambda: count(fed.settings.log.path) == 0)
+
+    asyncio.run(work())
