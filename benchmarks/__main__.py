@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.rows import show, write
 
-TOPICS = ("calibration", "routing")
+TOPICS = ("calibration", "routing", "training")
 
 
 def main(topic: str) -> int:
