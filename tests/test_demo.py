@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gainroute import demo, demo_page
+from gainroute import demo
 from gainroute.demo import print_demo, run_demo
 from gainroute.errors import MissingExtraError
-from gainroute.experiments import runner
+from gainroute.experiments import page_parts, runner
+from gainroute.experiments.own import ROUTER
 from gainroute.experiments.records import Record
 from synthetic_records import synthetic_record
 
@@ -31,8 +32,19 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         metadata = {"config": config.as_dict(), "seconds": {"local": 1.0, "vfl": 2.0}}
         return synthetic_record(seed, dataset="digits", samples=200, metadata=metadata)
 
+    def seal_run(folder: Path, *_: Any, **__: Any) -> None:
+        (folder / ROUTER).parent.mkdir(parents=True, exist_ok=True)
+        (folder / ROUTER).touch()
+
     monkeypatch.setattr(runner, "run_cell", run_cell)
+    monkeypatch.setattr(demo, "seal_run", seal_run)
     return seeds
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "encode", lambda *_: b"")
+    monkeypatch.setattr(page_parts, "encode", lambda *_: b"")
 
 
 def test_a_run_leaves_report_picture_and_numbers(
@@ -49,34 +61,43 @@ def test_a_run_leaves_report_picture_and_numbers(
     assert "prefers-color-scheme: dark" in page
 
     monkeypatch.setattr(demo, "encode", lambda *_: b"")
-    monkeypatch.setattr(demo_page, "encode", lambda *_: b"")
+    monkeypatch.setattr(page_parts, "encode", lambda *_: b"")
     again = run_demo(tmp_path / "demo", progress=False)
     assert trained == [0]  # what was trained is not trained again
     assert again["regimes"] == results["regimes"]
     run_demo(tmp_path / "demo", seed=1, progress=False)
     assert trained == [0, 1]
 
-    for width in (80, 100):
-        out = io.StringIO()
-        print_demo(results, Console(file=out, width=width))
-        said = out.getvalue()
-        assert max(map(len, said.splitlines())) <= width
-        for word in ("expected gain", "defer α=2", "oracle", "100 %", "bytes a sample", "report.html"):
-            assert word in said
-        assert re.search(r"gives \d+ % of what always escalating gains, for \d+ % of the bytes", " ".join(said.split()))
+    (tmp_path / "demo/run" / ROUTER).unlink()
+    run_demo(tmp_path / "demo", seed=1, progress=False)
+    assert trained == [0, 1, 1]  # a folder that cannot serve is made again
 
 
-def test_progress_goes_to_stderr_and_nothing_to_stdout(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo, "encode", lambda *_: b"")
-    monkeypatch.setattr(demo_page, "encode", lambda *_: b"")
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("width", [80, 100])
+def test_what_is_printed_fits_the_terminal_and_a_long_path_stays_whole(tmp_path: Path, width: int) -> None:
+    results = run_demo(tmp_path, progress=False)
+    folder = Path("/a/very/long/path") / ("x" * width) / "demo"
+    out = io.StringIO()
+    print_demo(results | {"folder": str(folder)}, Console(file=out, width=width))
+    said = out.getvalue()
+    lines = said.splitlines()
+    assert lines[-1].strip() == str(folder / "report.html")
+    assert max(map(len, lines[:-2])) <= width
+    for word in ("expected gain", "defer α=2", "oracle", "100 %", "bytes a sample"):
+        assert word in said
+    assert re.search(r"gives \d+ % of what always escalating gains, for \d+ % of the bytes", " ".join(said.split()))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_progress_goes_to_stderr_and_nothing_to_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_demo(tmp_path, progress=True)
     said = capsys.readouterr()
     assert said.out == ""
     assert "routing and drawing" in said.err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_strong_route_that_adds_nothing_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def level(config: Any, seed: int, **_: Any) -> Record:
         record = synthetic_record(seed, samples=200, metadata={"config": config.as_dict()})
@@ -84,8 +105,6 @@ def test_a_strong_route_that_adds_nothing_is_said_plainly(tmp_path: Path, monkey
         return replace(record, calibration=parts[0], test=parts[1])
 
     monkeypatch.setattr(runner, "run_cell", level)
-    monkeypatch.setattr(demo, "encode", lambda *_: b"")
-    monkeypatch.setattr(demo_page, "encode", lambda *_: b"")
     results = run_demo(tmp_path, progress=False)
     assert results["headline"]["share_of_gain"] is None
     out = io.StringIO()

@@ -5,6 +5,7 @@
 """
 
 from gainroute import errors, evaluation
+from gainroute._version import __version__
 from gainroute.artifacts import load, save
 from gainroute.calibration import (
     DirichletCalibrator,
@@ -32,8 +33,6 @@ from gainroute.routers import (
     RandomRouter,
 )
 from gainroute.types import Answer, CalibrationSet, Decision, Provenance, RoundOne
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Answer",

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gainroute import __version__
+from gainroute._version import __version__
 from gainroute.data.progress import NoProgress
-from gainroute.demo_page import TITLE, against, demo_page, deployed, draw_demo, headline_of, sentence
+from gainroute.demo_page import TITLE, demo_page, draw_demo
 from gainroute.errors import MissingExtraError, NotAnArtifactError
-from gainroute.experiments import tables
 from gainroute.experiments.config import Config, load_config
+from gainroute.experiments.headline import headline_of, print_summary
+from gainroute.experiments.own import ROUTER, seal_run
 from gainroute.experiments.records import Record, load_record, save_record
 from gainroute.experiments.summary import study_of, summarise
 from gainroute.figures import encode
 from gainroute.files import write_bytes
+from gainroute.provenance import provenance_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,8 +35,9 @@ def run_demo(out_dir: str | Path, *, seed: int = 0, progress: bool = True) -> di
     Parameters
     ----------
     out_dir
-        Gets ``report.html`` (self-contained), ``tradeoff.png`` and ``results.json``; also what was trained, so that a
-        second run only routes.
+        Gets ``report.html`` (self-contained), ``tradeoff.png`` and ``results.json``; in ``run`` a folder for each party
+        and one for the server, with the calibrated router, to serve from; and the record, so that a second run only
+        routes.
     seed
         Of the calibration split, of training and of the noise.
     progress
@@ -71,22 +73,24 @@ def run_demo(out_dir: str | Path, *, seed: int = 0, progress: bool = True) -> di
 
 def _record(config: Config, seed: int, out: Path, bars: Any) -> Record:
     """Read the trained cell, or train it: one that was made by another config or seed is not taken."""
-    path = out / "record.npz"
+    path, folder = out / "record.npz", out / "run"
     try:
         kept = load_record(path)
     except NotAnArtifactError:
         kept = None
-    if kept is not None and kept.seed == seed and _same(kept.metadata.get("config"), config.as_dict()):
+    known = kept is not None and kept.seed == seed and _same(kept.metadata.get("config"), config.as_dict())
+    if kept is not None and known and (folder / ROUTER).is_file():
         return kept
     try:
         from gainroute.experiments.runner import run_cell
 
-        record = run_cell(config, seed, work_dir=out / "work", progress=bars)
+        record = run_cell(config, seed, work_dir=out / "work", progress=bars, run_dir=folder)
+        seal_run(folder, record.calibration, provenance_of, seed=seed)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise MissingExtraError("the demo", "all") from error
-    save_record(record, path, bits=32)
+    save_record(record, path, bits=32)  # last: a record says that the run's folder is whole
     return record
 
 
@@ -96,38 +100,16 @@ def _same(kept: Any, wanted: Any) -> bool:
 
 def print_demo(results: Mapping[str, Any], console: Console) -> None:
     """Print the results of `run_demo`: accuracy by router and budget, what the budgets buy, and one sentence."""
-    from rich.padding import Padding
-
-    def line(text: str, style: str = "") -> None:
-        console.print(Padding(text, (0, 1), expand=False), style=style, markup=False, highlight=False)
-
-    console.print()
-    line(TITLE, "bold")
-    line(
-        f"Handwritten digits, cut into {len(results['parties'])} quadrants, one a party. "
-        f"{results['test_samples']} test images, {results['calibration_samples']} for calibration.",
-        "dim",
-    )
-    table = replace(tables.accuracy_table(results, "0"), caption="")
-    console.print(
-        Padding(
-            tables.to_rich(table, "Accuracy in % by router and budget (share escalated)"), (1, 1, 0, 1), expand=False
-        )
-    )
-    line("* the best router at that budget. The oracle knows the labels: no router can.", "dim")
-    table = tables.budget_table(results, "0")
-    console.print(
-        Padding(
-            tables.to_rich(table, "What each budget buys with the expected-gain router"), (1, 1, 0, 1), expand=False
-        )
-    )
-    console.print()
-    line(sentence(results["headline"]), "bold")
-    line(against(results["headline"]))
-    line(deployed(results["headline"]))
-    console.print()
     folder = Path(results["folder"]) if "folder" in results else Path()
-    line(f"{results['seconds']['all']:.0f} s. Open {folder / 'report.html'} (also tradeoff.png, results.json).", "dim")
+    print_summary(
+        results,
+        console,
+        title=TITLE,
+        about=f"Handwritten digits, cut into {len(results['parties'])} quadrants, one a party. "
+        f"{results['test_samples']} test images, {results['calibration_samples']} for calibration.",
+        closing=f"{results['seconds']['all']:.0f} s. Beside the report: tradeoff.png, results.json, and run/ to serve "
+        f"from. Open\n{folder / 'report.html'}",
+    )
 
 
 # ---- progress -----------------------------------------------------------------------------------

@@ -29,12 +29,14 @@ class Theme:
 LIGHT = Theme(
     "#ffffff", "#1b1f24", "#646b75", "#dfe3e8",
     {"blue": "#0a5fa8", "sky": "#3f9fd8", "vermilion": "#c8500a", "green": "#00805d", "purple": "#a8558a",
-     "amber": "#a87800", "grey": "#8a9099"},
+     "amber": "#a87800", "grey": "#8a9099",
+     "purple 1": "#d68fc0", "purple 2": "#bb5f9d", "purple 3": "#8f3a77", "purple 4": "#571b49"},
 )  # fmt: skip
 DARK = Theme(
     "#14181d", "#e8ebef", "#9aa3ae", "#2d343c",
     {"blue": "#5aaef5", "sky": "#9ad6ff", "vermilion": "#ff9152", "green": "#3fd0a4", "purple": "#e59bc9",
-     "amber": "#f0c14b", "grey": "#868e98"},
+     "amber": "#f0c14b", "grey": "#868e98",
+     "purple 1": "#9c5285", "purple 2": "#c273a7", "purple 3": "#e59bc9", "purple 4": "#fbd9ee"},
 )  # fmt: skip
 
 
@@ -58,10 +60,11 @@ LOOKS = {
     "oracle": Look("ink", "-", "*", 1.1, 1.6),
     "expected gain, temperature": Look("amber", (0, (4, 1.5, 1, 1.5)), "P"),
     "expected gain, uncalibrated": Look("vermilion", (0, (2, 2)), "v"),
-    "defer α=0.5": Look("purple", (0, (1, 1)), "<", 1.3),
-    "defer α=1": Look("purple", (0, (3, 1, 1, 1)), ">", 1.3),
-    "defer α=2": Look("purple", (0, (5, 1)), "h", 1.3),
-    "defer α=3": Look("purple", (0, (5, 1, 1, 1, 1, 1)), "d", 1.3),
+    # One hue, for they are one method: the larger α, the more it stands out from the paper.
+    "defer α=0.5": Look("purple 1", (0, (1, 1)), "<", 1.5, 1.25),
+    "defer α=1": Look("purple 2", (0, (3, 1, 1, 1)), ">", 1.5, 1.25),
+    "defer α=2": Look("purple 3", (0, (5, 1)), "h", 1.5, 1.25),
+    "defer α=3": Look("purple 4", (0, (5, 1, 1, 1, 1, 1)), "d", 1.5, 1.35),
 }
 # Routers from outside the package, in the order in which they appear.
 STRANGERS = (Look("amber", (0, (8, 2)), "X", 1.9), Look("purple", (0, (8, 2, 2, 2)), "P", 1.9))

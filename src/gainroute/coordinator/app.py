@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from gainroute.coordinator.admin import admin_routes
+from gainroute.coordinator.dashboard import dashboard_routes
 from gainroute.coordinator.errors import BadRequestError, CoordinatorError, NotFoundError
 from gainroute.coordinator.feedback import feedback_routes
 from gainroute.coordinator.http import json_response
@@ -29,8 +26,6 @@ from gainroute.errors import GainrouteError, InputError
 
 __all__ = ["create_app"]
 
-PLACEHOLDER = "<!doctype html><title>gainroute</title><p>The coordinator runs; its dashboard is not installed."
-INLINE = re.compile(r"<script[^>]*>(.*?)</script>", re.DOTALL)
 ERRORS = {
     400: "`bad_request`: malformed JSON, tensor, id or value; the message says which, and what is needed.",
     401: "`unauthorized`: no token, or a wrong one.",
@@ -59,7 +54,7 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
     manage
         Whether it is started and stopped with the app; otherwise somebody else does.
     """
-    from gainroute import __version__
+    from gainroute._version import __version__
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -87,13 +82,7 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
     app.include_router(feedback_routes(coordinator))
     app.include_router(status_routes(coordinator))
     app.include_router(admin_routes(coordinator))
-
-    page, policy = _page()
-
-    @app.get("/", include_in_schema=False)
-    async def dashboard() -> Response:
-        headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-        return HTMLResponse(page, headers=headers)
+    app.include_router(dashboard_routes(coordinator.settings))
 
     @app.get("/metrics", tags=["metrics"], summary="For Prometheus")
     async def metrics() -> Response:
@@ -109,18 +98,6 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_middleware(Doorkeeper, settings=coordinator.settings)
     return app
-
-
-def _page() -> tuple[str, str]:
-    """The dashboard, and a policy that runs its own scripts and no others, wherever they come from."""
-    file = resources.files("gainroute.coordinator") / "dashboard" / "index.html"
-    page = file.read_text(encoding="utf-8") if file.is_file() else PLACEHOLDER
-    digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in INLINE.findall(page))
-    scripts = " ".join(f"'sha256-{d}'" for d in digests) or "'none'"
-    return page, (
-        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
 
 
 # ---- errors ---------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
 
     @routes.get("", summary="Server metadata")
     async def server() -> Response:
-        from gainroute import __version__
+        from gainroute._version import __version__
 
         return json_response({"name": "gainroute", "version": __version__, "extensions": ["binary_tensor_data"]})
 

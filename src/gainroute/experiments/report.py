@@ -15,6 +15,7 @@ import numpy as np
 from gainroute.errors import DataError, SettingError
 from gainroute.experiments import tables
 from gainroute.experiments.cache import Cache, cached_study, settings_text, stamp
+from gainroute.experiments.claims import claims_of, paper_page
 from gainroute.experiments.results import (
     ABLATION,
     ANALYTICAL,
@@ -63,7 +64,8 @@ def build_report(
     records_dir
         Holds ``<dataset>/seed<seed>.npz``.
     out_dir
-        Gets ``README.md``, and ``<dataset>.md`` and ``<dataset>.json`` with figures (PNG and PDF) in ``<dataset>/``.
+        Gets ``README.md``, ``<dataset>.md`` and ``<dataset>.json`` with figures (PNG and PDF) in ``<dataset>/``, and
+        ``against_the_paper.md`` where a record is of the paper's datasets.
     routers
         Routers from outside the package, "module:Class", added to every table with paired differences.
     cache_dir
@@ -83,7 +85,7 @@ def build_report(
     say = progress or (lambda _text: None)
     cache = Cache(None if cache_dir is None else Path(cache_dir))
     out = Path(out_dir)
-    built = {}
+    built, claims = {}, {}
     for folder in sorted({path.parent for path in found}):
         paths = [path for path in found if path.parent == folder]
         say(f"{folder.name}: {len(paths)} seeds")
@@ -91,13 +93,19 @@ def build_report(
         builders: dict[str, Callable[[], Router]] = {**compared_routers(), **ablation_routers(), **strangers}
         key = ("summary", *(f"{name} {settings_text(build)}" for name, build in builders.items()))
         summary = cache.numbers((stamp(paths), *key), partial(summarise, study))
+        claims[folder.name] = cache.numbers((stamp(paths), "claims", *key), partial(claims_of, study))
         (out / folder.name).mkdir(parents=True, exist_ok=True)
         say(f"{folder.name}: figures")
         drawn = _write_figures(study, summary, list(strangers), out / folder.name)
         write_bytes(out / f"{folder.name}.json", json.dumps(summary, indent=1).encode())
         write_bytes(out / f"{folder.name}.md", _markdown(summary, folder.name, routers, drawn).encode())
         built[folder.name] = summary
+    beside = paper_page(built, claims)
+    if beside is not None:
+        write_bytes(out / "against_the_paper.md", beside.encode())
     pages = "\n".join(f"- [{name}]({name}.md)" for name in built)
+    if beside is not None:
+        pages = f"- [Our figures beside the paper's, and which of its claims held](against_the_paper.md)\n{pages}"
     overview = tables.to_markdown(tables.overview_table(built))
     write_bytes(out / "README.md", f"# Results\n\n{overview}\n{pages}\n".encode())
     return built

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gainroute.codec import round_trip
 from gainroute.data.load import load_dataset
 from gainroute.data.noise import add_noise, noisy_classes
 from gainroute.data.progress import LineProgress, NoProgress, Progress
-from gainroute.errors import DataError
+from gainroute.errors import DataError, SettingError
 from gainroute.experiments.config import Config, load_config
 from gainroute.experiments.records import Record, load_record, quantisation_shift, save_record
 from gainroute.training.outcome import Split, overlay
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from gainroute.training.prepare import Prepared
     from gainroute.training.routes import Routes
 
-__all__ = ["answer_views", "main", "run", "run_cell", "summary", "train_views"]
+__all__ = ["answer_views", "check_records", "main", "run", "run_cell", "summary", "train_views"]
 
 
 def run_cell(
@@ -201,6 +202,29 @@ def run(
     return paths
 
 
+def check_records(config: Config, seeds: Sequence[int], records_dir: str | os.PathLike[str]) -> None:
+    """Refuse to take a record for the config's own that was made with other settings under the same name."""
+    # Through JSON, as records keep it; keys that one of them does not know are left out: configs may grow.
+    wanted = json.loads(json.dumps(config.as_dict()))
+    for seed in seeds:
+        path = Path(records_dir) / config.name / f"seed{seed}.npz"
+        if not path.is_file():
+            continue
+        found = _first_difference(load_record(path).metadata.get("config", {}), wanted)
+        if found is not None:
+            raise SettingError(
+                f"{path} was made with {found[0]} = {found[1]!r}, the config has {found[2]!r}: give the config a name "
+                "of its own, name another --records-dir, or delete the record to run it anew"
+            )
+
+
+def _first_difference(made: Any, wanted: Any, where: str = "") -> tuple[str, Any, Any] | None:
+    if isinstance(made, dict) and isinstance(wanted, dict):
+        inner = (_first_difference(made[k], wanted[k], f"{where}{k}.") for k in sorted(set(made) & set(wanted)))
+        return next((found for found in inner if found is not None), None)
+    return None if made == wanted else (where.rstrip("."), made, wanted)
+
+
 def train_views(
     views: Sequence[str | os.PathLike[str]],
     labels: str | os.PathLike[str],
@@ -269,6 +293,7 @@ def answer_views(
     *,
     id_column: str = "id",
     label_column: str = "label",
+    codec: str = "float32",
     device: str = "cpu",
 ) -> Split:
     """What a trained run answers on new views; no subsets, no learning to defer.
@@ -281,6 +306,8 @@ def answer_views(
         New files; a view's file stem names its party, in any order.
     id_column, label_column
         Of Parquet files.
+    codec
+        How embeddings travel to the fusion.
     device
         Where it runs.
     """
@@ -297,7 +324,8 @@ def answer_views(
     ids, aligned, values = align([read[name] for name in names], found)
     serving = [party.holding(ids, view.raw) for party, view in zip(parties, aligned, strict=True)]
     local = np.stack([party.posteriors(list(ids)) for party in serving])
-    strong = load_fusion(Path(run_dir) / "server", device)([party.embeddings(list(ids)) for party in serving])
+    sent = [round_trip(party.embeddings(list(ids)), codec) for party in serving]
+    strong = load_fusion(Path(run_dir) / "server", device)(sent)
     weak = local.mean(axis=0, dtype=np.float64).argmax(axis=1)
     codes = encode_labels(np.asarray(values), parties[0].class_names)
     return Split(ids, codes, local, strong, weak.astype(np.int64), strong.argmax(axis=1).astype(np.int64))

@@ -1,0 +1,353 @@
+"""Anybody's own views, from files to a folder that serves: train, calibrate a router, judge it, apply it to new data.
+
+::
+
+    run/
+      parties/<name>/, server/    what serves (gainroute.training.serving)
+      server/router.safetensors   the router, with the hashes of all models it was calibrated with
+      record.npz, results.json, report.html
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gainroute import __version__
+from gainroute.artifacts import load, save
+from gainroute.codec import check_codec, encode, round_trip
+from gainroute.data.own import read_labels
+from gainroute.data.preprocess import KINDS
+from gainroute.data.progress import NoProgress, Progress
+from gainroute.decision import BUDGET_REMEDY
+from gainroute.errors import ArtifactError, NotAnArtifactError, SettingError
+from gainroute.experiments.headline import headline_of
+from gainroute.experiments.own_page import draw_own, own_page
+from gainroute.experiments.results import Routed, RouterScores, measures_at, routed
+from gainroute.experiments.runner import answer_views, train_views
+from gainroute.experiments.summary import RATES, study_of, summarise
+from gainroute.files import write_bytes
+from gainroute.router import Router
+from gainroute.routers import ExpectedGainRouter
+from gainroute.training.outcome import Split
+from gainroute.training.settings import RouteSettings, own_settings
+from gainroute.types import Provenance
+from gainroute.validation import check_fraction
+
+__all__ = ["Mark", "evaluate_own", "kind_of", "load_sealed", "read_run", "seal_run", "served", "train_own"]
+
+Paths = Sequence["str | os.PathLike[str]"]
+# From a run's folder and a codec to what names its models. How a service computes these hashes is the service's
+# business, which lies above this package: `gainroute.provenance.provenance_of` is handed in.
+Mark = Callable[[Path, str], Provenance]
+
+ROUTER = Path("server") / "router.safetensors"
+_KIND_WORDS = {"cnn": "images", "mlp": "features"}
+
+
+def kind_of(words: Sequence[str]) -> dict[str, str]:
+    """Read "party=cnn" or "party=mlp" (also "images" and "features"), by party.
+
+    Examples
+    --------
+    >>> kind_of(["front=cnn", "vitals=features"])
+    {'front': 'images', 'vitals': 'features'}
+    """
+    found = {}
+    for word in words:
+        party, equals, kind = word.partition("=")
+        kind = _KIND_WORDS.get(kind, kind)
+        if not (party and equals) or kind not in KINDS:
+            raise SettingError(f"kind is {word!r}; PARTY=cnn (images) or PARTY=mlp (features) is needed")
+        found[party] = kind
+    return found
+
+
+# ---- the router of a run ------------------------------------------------------------------------
+
+
+def served(run_dir: str | os.PathLike[str], split: Split, codec: str, device: str = "cpu") -> Split:
+    """What a run's folders answer for the samples of `split` when embeddings travel in a codec.
+
+    Parameters
+    ----------
+    run_dir
+        A folder that training has left; its parties hold the samples.
+    split
+        Which samples, with their labels; its subsets and learning to defer are kept.
+    codec
+        One of `gainroute.codec.CODECS`.
+    device
+        Where the models run.
+    """
+    from gainroute.training.serving import load_fusion, load_parties
+
+    parties, ids = load_parties(run_dir, device), split.ids.tolist()
+    local = np.stack([party.posteriors(ids) for party in parties])
+    strong = load_fusion(Path(run_dir) / "server", device)([round_trip(p.embeddings(ids), codec) for p in parties])
+    return replace(
+        split,
+        local_posteriors=local,
+        strong_posterior=strong,
+        weak_prediction=local.mean(axis=0, dtype=np.float64).argmax(axis=1).astype(np.int64),
+        strong_prediction=strong.argmax(axis=1).astype(np.int64),
+    )
+
+
+def seal_run(
+    run_dir: str | os.PathLike[str],
+    calibration: Split,
+    mark: Mark,
+    *,
+    budget: float = 0.2,
+    codec: str = "float32",
+    seed: int = 0,
+    device: str = "cpu",
+) -> ExpectedGainRouter:
+    """Calibrate the expected-gain router on what the run's folders answer, and leave it beside the fusion head.
+
+    Parameters
+    ----------
+    run_dir
+        A folder that training has left.
+    calibration
+        Ids and labels of samples that trained neither route; the answers are computed anew, through the codec.
+    mark
+        Names the models it is calibrated with.
+    budget
+        The share of samples that may be escalated.
+    codec
+        How embeddings will travel.
+    seed
+        Of the folds the threshold is cross-fitted in.
+    device
+        Where the models run.
+    """
+    root = Path(run_dir)
+    provenance, names = mark(root, codec), read_run(root)["class_names"]
+    held = served(root, calibration, codec, device)
+    router = ExpectedGainRouter(budget, seed=seed, classes=names)
+    router.fit(held.local_posteriors, np.array(names)[held.labels], strong_posterior=held.strong_posterior)
+    save(router, root / ROUTER, provenance=provenance)
+    return router
+
+
+def load_sealed(run_dir: str | os.PathLike[str], mark: Mark) -> Router:
+    """Load a run's router, if it was calibrated with the models that lie there now, as `mark` names them."""
+    root = Path(run_dir)
+    read_run(root)
+    router = load(root / ROUTER)
+    calibrated, now = router.provenance_, mark(root, router.provenance_.codec)
+    changed = [holder for holder, mark in now.models.items() if calibrated.models.get(holder) != mark]
+    if changed or set(calibrated.models) != set(now.models):
+        who = ", ".join(changed) or ", ".join(sorted(set(calibrated.models) - set(now.models)))
+        raise ArtifactError(
+            f"{root / ROUTER} was calibrated with other models of {who} than lie in {root}; train the run again"
+        )
+    return router
+
+
+def read_run(root: Path) -> dict[str, Any]:
+    """What a run says of itself: its parties and classes, in order."""
+    try:
+        body = json.loads((root / "run.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise NotAnArtifactError(f"{root} is not a run ({error}); name a folder that `gainroute train` left") from error
+    return dict(body)
+
+
+# ---- train and evaluate -------------------------------------------------------------------------
+
+
+def train_own(
+    views: Paths,
+    labels: str | os.PathLike[str],
+    out_dir: str | os.PathLike[str],
+    mark: Mark,
+    *,
+    budget: float = 0.2,
+    codec: str = "float32",
+    seed: int = 0,
+    test: float = 0.3,
+    calibration: float = 0.2,
+    id_column: str = "id",
+    label_column: str = "label",
+    kinds: Mapping[str, str] | None = None,
+    epochs: int | None = None,
+    local_epochs: int | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train both routes on own views, calibrate a router, and judge all routers on the held-out part.
+
+    Parameters
+    ----------
+    views, labels, seed, test, calibration, id_column, label_column, kinds
+        As in `gainroute.experiments.runner.train_views`.
+    out_dir
+        The run's folder; a broken-off run is resumed.
+    mark
+        Names the models the router is calibrated with.
+    budget, codec
+        Of the router that is left.
+    epochs, local_epochs
+        Of the strong route and of the local classifiers; modest numbers unless given.
+    device, progress
+        Where it runs, and who is told.
+
+    Returns
+    -------
+    dict
+        What ``results.json`` holds: `gainroute.experiments.summary.summarise`, a headline, and the router as deployed.
+    """
+    budget, codec = check_fraction(budget, "budget", BUDGET_REMEDY), check_codec(codec)
+    began, out, told = time.perf_counter(), Path(out_dir), progress or NoProgress()
+    record = train_views(
+        views,
+        labels,
+        out,
+        seed=seed,
+        test=test,
+        calibration=calibration,
+        id_column=id_column,
+        label_column=label_column,
+        kinds=kinds,
+        settings=_settings(labels, test, calibration, id_column, label_column, epochs, local_epochs),
+        device=device,
+        progress=told,
+    )
+    told.start("routing and drawing", 3)
+    router = seal_run(out, record.calibration, mark, budget=budget, codec=codec, seed=seed, device=device)
+    answered = replace(
+        record,
+        calibration=served(out, record.calibration, codec, device),
+        test=served(out, record.test, codec, device),
+    )
+    told.advance()
+    study = study_of([answered])
+    results = summarise(study, sorted({*RATES, budget}))
+    classes, dimensions = results["class_count"], results["embedding_dimensions"]
+    results["bytes"] = [_bytes(classes, dimensions, codec, at) for at in results["rates"]]
+    run = _run_of(router, answered.test)
+    rate, accuracy = run.deploy(router.threshold_)
+    results["headline"] = headline_of(results, budget, (rate, accuracy))
+    results["deployed"] = {"budget": budget, "threshold": router.threshold_, "rate": rate, "accuracy": accuracy}
+    results |= {"codec": codec, "version": __version__, "files": ["report.html", "results.json", "record.npz"]}
+    told.advance()
+    results["seconds"] = {"training": round(sum(record.metadata["seconds"].values()), 1)}
+    write_bytes(out / "report.html", own_page(results, draw_own(study, answered)).encode())
+    results["seconds"]["all"] = round(time.perf_counter() - began, 1)
+    write_bytes(out / "results.json", json.dumps(results, indent=1).encode())
+    told.advance()
+    return results | {"folder": str(out)}
+
+
+def evaluate_own(
+    run_dir: str | os.PathLike[str],
+    views: Paths,
+    labels: str | os.PathLike[str],
+    mark: Mark,
+    *,
+    id_column: str = "id",
+    label_column: str = "label",
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Apply a run to new data: both routes, the router as deployed, and what other budgets would have given.
+
+    Parameters
+    ----------
+    run_dir
+        A folder `train_own` left.
+    views, labels, id_column, label_column
+        New files; a view's file stem names its party.
+    mark
+        Names the models that lie there.
+    device
+        Where the models run.
+    """
+    router = load_sealed(run_dir, mark)
+    codec, body = router.provenance_.codec, read_run(Path(run_dir))
+    split = answer_views(
+        run_dir, views, labels, id_column=id_column, label_column=label_column, codec=codec, device=device
+    )
+    run, classes = _run_of(router, split), len(body["class_names"])
+    dimensions = _dimensions(Path(run_dir), body["party_names"])
+    at = measures_at([run], RATES)
+    budgets = []
+    for i, rate in enumerate(RATES):
+        given, accuracy = run.deploy(router.threshold_for(rate))
+        budgets.append(
+            {
+                "budget": rate,
+                "accuracy": float(at.accuracy[0, i]),
+                "precision": float(at.precision[0, i]),
+                "neutral": float(at.neutral[0, i]),
+                "bytes": _bytes(classes, dimensions, codec, rate),
+                "rate_given": given,
+                "accuracy_given": accuracy,
+            }
+        )
+    rate, accuracy = run.deploy(router.threshold_)
+    return {
+        "samples": len(split),
+        "parties": list(body["party_names"]),
+        "classes": list(body["class_names"]),
+        "codec": codec,
+        "weak": split.weak_accuracy,
+        "strong": split.strong_accuracy,
+        "deployed": {
+            "budget": router.budget,
+            "threshold": router.threshold_,
+            "rate": rate,
+            "accuracy": accuracy,
+            "bytes": _bytes(classes, dimensions, codec, rate),
+        },
+        "budgets": budgets,
+    }
+
+
+def _settings(
+    labels: str | os.PathLike[str],
+    test: float,
+    calibration: float,
+    id_column: str,
+    label_column: str,
+    epochs: int | None,
+    local_epochs: int | None,
+) -> RouteSettings | None:
+    """The modest settings with other numbers of epochs; None where nothing is asked for."""
+    if epochs is None and local_epochs is None:
+        return None
+    count = len(read_labels(labels, id_column=id_column, label_column=label_column).labels)
+    chosen = own_settings(round(count * (1 - test) * (1 - calibration)))
+    strong, weak = epochs or chosen.vfl.epochs, local_epochs or chosen.local.epochs
+    return replace(
+        chosen,
+        local=replace(chosen.local, epochs=weak),
+        vfl=replace(chosen.vfl, epochs=strong),
+        masked=replace(chosen.masked, epochs=min(chosen.masked.epochs, strong)),
+    )
+
+
+def _run_of(router: Router, split: Split) -> Routed:
+    decision = router.route(split.local_posteriors)
+    return routed(RouterScores({0: decision.score}, {0: split.weak_prediction}, {}), split, 0)
+
+
+def _bytes(classes: int, dimensions: Sequence[int], codec: str, rate: float) -> float:
+    """Payload bytes a sample, all parties together: posteriors in float32, embeddings in the codec."""
+    sizes = [len(encode(np.zeros((1, d), np.float32), codec)) for d in dimensions]
+    return float(sum(4 * classes + rate * size for size in sizes))
+
+
+def _dimensions(root: Path, names: Sequence[str]) -> list[int]:
+    from gainroute.training.serving import TrainedParty
+
+    return [TrainedParty(root / "parties" / name).dimension for name in names]
