@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 TOPIC  ?= all
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo up test test-system check bench clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,8 +24,15 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/bin/python
 demo: $(VENV)/.installed-all ## train, calibrate and route the embedded digits; writes out/demo/report.html
 	@$(BIN)/gainroute demo --out out/demo
 
+up: $(VENV)/.installed-all ## serve the demo's run on this machine, with a dashboard; Ctrl-C stops it
+	@test -f out/demo/run/run.json || $(BIN)/gainroute demo --out out/demo
+	@$(BIN)/gainroute up out/demo/run
+
 test: $(VENV)/.installed-dev ## run all tests (under 5 minutes)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-system: $(VENV)/.installed-system ## tests in a real browser and against PostgreSQL (Debian: chromium, postgresql)
+	@$(BIN)/python -m pytest tests/system tests/serving/system_party_postgres.py
 
 check: test ## tests, then lint, types, import contracts and the examples in docstrings
 	@$(BIN)/ruff check .

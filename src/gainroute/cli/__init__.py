@@ -12,10 +12,14 @@ import typer
 
 from gainroute.cli.comparing import compare
 from gainroute.cli.demonstrating import demo
+from gainroute.cli.experimenting import register as register_experiments
 from gainroute.cli.fitting import fit
 from gainroute.cli.options import FilesCommand
 from gainroute.cli.planning import plan
 from gainroute.cli.routing import explain, route
+from gainroute.cli.serving_coordinator import register as register_coordinator
+from gainroute.cli.serving_party import register as register_party
+from gainroute.cli.serving_up import register as register_up
 
 __all__ = ["app", "main"]
 
@@ -31,7 +35,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from gainroute import __version__
+        from gainroute._version import __version__
 
         typer.echo(f"gainroute {__version__}")
         raise typer.Exit
@@ -59,6 +63,10 @@ app.command("route", cls=FilesCommand, short_help="Decide which new samples to e
 app.command("explain", cls=FilesCommand, short_help="Show why one sample is escalated or kept.")(explain)
 app.command("compare", cls=FilesCommand, short_help="Compare all routers on your own data.")(compare)
 app.command("demo", short_help="See it work, on data that come along.")(demo)
+register_experiments(app)
+register_up(app)
+register_coordinator(app)
+register_party(app)
 
 
 def main() -> None:

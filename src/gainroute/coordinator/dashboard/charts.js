@@ -1,0 +1,197 @@
+// Three pictures, drawn as SVG at the width they have: the trade-off curve, the live rate, and the bytes.
+
+import { attributes, bytes, el, percent, short, svg, text } from "./dom.js";
+
+// A drawing is made once and then moved: each part is a named node that keeps its place.
+class Drawing {
+  constructor(holder, height) {
+    this.height = height;
+    this.holder = holder;
+    this.root = svg("svg", { role: "img", height });
+    this.parts = new Map();
+    holder.append(this.root);
+    new ResizeObserver(() => this.redraw()).observe(holder);
+  }
+
+  get width() {
+    return Math.max(240, this.holder.clientWidth);
+  }
+
+  part(name, tag, values) {
+    let node = this.parts.get(name);
+    if (node === undefined) {
+      node = svg(tag);
+      this.parts.set(name, node);
+      this.root.append(node);
+    }
+    this.used.add(name);
+    return attributes(node, { visibility: null, ...values });
+  }
+
+  words(name, says, values) {
+    return text(this.part(name, "text", values), says);
+  }
+
+  begin(label) {
+    attributes(this.root, { viewBox: `0 0 ${this.width} ${this.height}`, "aria-label": label });
+  }
+
+  redraw() {
+    if (this.data !== undefined) this.show(this.data);
+  }
+
+  show(data) {
+    this.data = data;
+    this.used = new Set();
+    this.draw(data);
+    for (const [name, node] of this.parts) if (!this.used.has(name)) attributes(node, { visibility: "hidden" });
+  }
+}
+
+const path = (spots) => spots.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
+
+// Round steps for an axis: 1, 2 or 5 times a power of ten.
+function steps(low, high, most) {
+  const raw = (high - low) / most;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((n) => n * power).find((s) => s >= raw);
+  const found = [];
+  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + 1e-9; value += step) found.push(value);
+  return found;
+}
+
+// What the curve gives at a budget: the last point whose rate does not exceed it.
+export function atBudget(curve, budget) {
+  let found = curve[0];
+  for (const point of curve) if (point.rate <= budget + 1e-9) found = point;
+  return found;
+}
+
+export class Curve extends Drawing {
+  constructor(holder) {
+    super(holder, 280);
+  }
+
+  // data: points [{rate, accuracy}], now {rate, accuracy}, budget, live, preview {rate, accuracy} or null
+  draw({ points, now, budget, live, preview }) {
+    const left = 46, right = this.width - 14, top = 16, bottom = this.height - 40;
+    const all = points.map((p) => p.accuracy);
+    const span = Math.max(Math.max(...all) - Math.min(...all), 0.01);
+    const low = Math.max(0, Math.min(...all) - 0.12 * span), high = Math.min(1, Math.max(...all) + 0.2 * span);
+    const x = (rate) => left + rate * (right - left);
+    const y = (accuracy) => bottom - ((accuracy - low) / (high - low)) * (bottom - top);
+    const first = points[0], last = points[points.length - 1];
+    this.begin(
+      `Accuracy against the share of samples escalated. Escalating none: ${percent(first.accuracy)}; all: ` +
+        `${percent(last.accuracy)}; now: ${percent(now.accuracy)} at ${percent(now.rate)} escalated.`,
+    );
+    for (const [i, tick] of steps(low, high, 5).entries()) {
+      this.part(`gy${i}`, "line", { class: "grid", x1: left, x2: right, y1: y(tick), y2: y(tick) });
+      this.words(`ty${i}`, short(tick), { x: left - 8, y: y(tick) + 4, "text-anchor": "end" });
+    }
+    for (const tick of [0, 0.25, 0.5, 0.75, 1])
+      this.words(`tx${tick}`, short(tick), {
+        x: x(tick), y: bottom + 18, "text-anchor": tick === 0 ? "start" : tick === 1 ? "end" : "middle",
+      });
+    this.words("tx", "share of samples escalated", { x: (left + right) / 2, y: bottom + 35, "text-anchor": "middle" });
+    this.part("axis", "line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom });
+    if (budget !== null)
+      this.part("budget", "line", { class: "dash", x1: x(budget), x2: x(budget), y1: top - 8, y2: bottom });
+    this.part("line", "path", { class: "line", d: path(points.map((p) => [x(p.rate), y(p.accuracy)])) });
+    if (budget !== null)
+      this.words("budget-text", `budget ${short(budget)}`, {
+        class: "halo", x: x(budget) + (budget > 0.8 ? -6 : 6), y: bottom - 8, "text-anchor": budget > 0.8 ? "end" : "start",
+      });
+    if (live !== null) {
+      const at = x(live);
+      this.part("live", "path", { class: "mark", d: `M${at},${bottom - 7}l6,11h-12z`, id: "live-mark", "data-rate": live });
+    }
+    if (preview !== null) {
+      this.part("drop", "line", { class: "drop", x1: x(preview.rate), x2: x(preview.rate), y1: y(preview.accuracy), y2: bottom });
+      this.part("preview", "circle", { class: "ring", cx: x(preview.rate), cy: y(preview.accuracy), r: 7 });
+    }
+    this.part("now", "circle", {
+      class: "mark", id: "operating-point", cx: x(now.rate), cy: y(now.accuracy), r: 7,
+      "data-rate": now.rate, "data-accuracy": now.accuracy,
+    });
+    const says = `now: ${percent(now.accuracy)}${this.width < 420 ? "" : " expected"}`;
+    const end = x(now.rate) + 13 + 7.6 * says.length > right;
+    this.words("now-text", says, {
+      class: "now halo", x: x(now.rate) + (end ? -4 : 13), y: y(now.accuracy) + (end ? 26 : 22), "text-anchor": end ? "end" : "start",
+    });
+  }
+}
+
+export class LiveRate extends Drawing {
+  constructor(holder) {
+    super(holder, 190);
+  }
+
+  // data: history [{time, rate, budget}], oldest first; rate may be null
+  draw({ history, seconds }) {
+    const left = 46, right = this.width - 84, top = 12, bottom = this.height - 30;
+    const end = history.length ? history[history.length - 1].time : 0;
+    const rates = history.flatMap((h) => [h.rate, h.budget]).filter((v) => v !== null);
+    const high = Math.min(1, Math.max(0.1, 1.25 * Math.max(0, ...rates)));
+    const x = (time) => right - ((end - time) / seconds) * (right - left);
+    const y = (rate) => bottom - (rate / high) * (bottom - top);
+    const last = history[history.length - 1];
+    this.begin(`Share of samples escalated over the last minutes; now ${last ? percent(last.rate) : "unknown"}.`);
+    for (const [i, tick] of steps(0, high, 4).entries()) {
+      this.part(`gy${i}`, "line", { class: tick ? "grid" : "axis", x1: left, x2: right, y1: y(tick), y2: y(tick) });
+      this.words(`ty${i}`, short(tick), { x: left - 8, y: y(tick) + 4, "text-anchor": "end" });
+    }
+    this.words("from", `${Math.round(seconds / 60)} min ago`, { x: left, y: bottom + 20 });
+    this.words("to", "now", { x: right, y: bottom + 20, "text-anchor": "end" });
+    if (last === undefined) return;
+    const known = history.filter((h) => h.rate !== null);
+    const budgets = history.filter((h) => h.budget !== null);
+    const stairs = budgets.flatMap((h, i) => (i ? [[x(h.time), y(budgets[i - 1].budget)], [x(h.time), y(h.budget)]] : [[x(h.time), y(h.budget)]]));
+    this.part("budget", "path", { class: "dash", d: path(stairs) });
+    if (known.length) {
+      const spots = known.map((h) => [x(h.time), y(h.rate)]);
+      const ends = `L${spots[spots.length - 1][0].toFixed(1)},${bottom}L${spots[0][0].toFixed(1)},${bottom}Z`;
+      this.part("area", "path", { class: "area", d: path(spots) + ends });
+      this.part("line", "path", { class: "line live", d: path(spots) });
+      const [cx, cy] = spots[spots.length - 1];
+      this.part("dot", "circle", { class: "mark", cx, cy, r: 5 });
+    }
+    let upper = last.budget === null ? null : y(last.budget) + 4;
+    let lower = known.length ? y(known[known.length - 1].rate) + 4 : null;
+    if (upper !== null && lower !== null && Math.abs(upper - lower) < 15) {
+      const middle = (upper + lower) / 2, sign = upper <= lower ? -1 : 1;
+      [upper, lower] = [middle + 8 * sign, middle - 8 * sign];
+    }
+    if (lower !== null)
+      this.words("live-text", `live ${short(known[known.length - 1].rate)}`, { class: "now", x: right + 9, y: lower });
+    if (upper !== null) this.words("budget-text", `max ${short(last.budget)}`, { x: right + 9, y: upper });
+  }
+}
+
+export class Bytes extends Drawing {
+  constructor(holder, legend) {
+    super(holder, 34);
+    this.legend = legend;
+  }
+
+  draw({ round1, round2, saved, always }) {
+    const total = Math.max(always, 1), width = this.width - 2;
+    this.begin(`Round 1 ${bytes(round1)}, Round 2 ${bytes(round2)}, saved ${bytes(saved)} of ${bytes(always)}.`);
+    const wide = (value) => Math.max(0, (value / total) * width);
+    const one = wide(round1), two = wide(round2);
+    this.part("saved", "rect", { class: "seg-saved", x: 1, y: 5, width, height: 24, rx: 5 });
+    this.part("one", "rect", { class: "seg-one", x: 1, y: 5, width: one, height: 24, rx: Math.min(5, one / 2) });
+    this.part("two", "rect", { class: "seg-two", x: 1 + one, y: 5, width: two, height: 24 });
+    const rows = [
+      ["seg-one", "Round 1: probabilities", round1],
+      ["seg-two", "Round 2: embeddings", round2],
+      ["seg-saved", "not sent, saved", saved],
+    ];
+    if (!this.legend.children.length)
+      for (const [kind, name] of rows) {
+        const swatch = svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("rect", { class: kind, x: 1, y: 1, width: 14, height: 14, rx: 3 }));
+        this.legend.append(el("dt", {}, swatch, el("span", {}, name)), el("dd"));
+      }
+    [...this.legend.querySelectorAll("dd")].forEach((node, i) => text(node, bytes(rows[i][2])));
+  }
+}

@@ -1,0 +1,229 @@
+"""The dashboard in a real browser: load, change the budget, see the rate follow, stop a party and see it red."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import httpx
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from up_helpers import Up, tiny_run
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+PATIENCE = 20_000
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return tiny_run(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def served(run, tmp_path_factory):
+    with Up(run, tmp_path_factory.mktemp("up"), "--budget", "0.2") as up:
+        send(up, 120)
+        yield up
+
+
+@pytest.fixture
+def opened(browser):
+    """Open a page; at the end nothing may have gone wrong in it, and nobody else may have been asked."""
+    begun, wrong = [], []
+
+    def begin(url, **how):
+        context = browser.new_context(**how)
+        context.set_default_timeout(PATIENCE)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
+        page.on("request", lambda asked: asked.url.startswith(url) or wrong.append(asked.url))
+        page.goto(url)
+        expect(page.locator("#state")).to_have_text("✓ answering", timeout=PATIENCE)
+        begun.append(context)
+        return page
+
+    yield begin
+    for context in begun:
+        context.close()
+    assert not wrong
+
+
+def send(up, count):
+    """Ask for samples, eight at a time, and tell the truth of none."""
+    ids = up.told["example_ids"]
+    for start in range(0, count, 8):
+        answer = up.ask([ids[i % len(ids)] for i in range(start, min(start + 8, count))])
+        assert answer.status_code == 200, answer.text
+
+
+def status(up):
+    return httpx.get(f"{up.url}/api/status").json()
+
+
+def share(locator):
+    return float(locator.inner_text().replace("%", "").strip()) / 100
+
+
+def move(page, value):
+    """Move the slider as the mouse does."""
+    page.locator("#budget").evaluate(
+        "(node, value) => { node.value = value; node.dispatchEvent(new Event('input')); "
+        "node.dispatchEvent(new Event('change')); }",
+        str(value),
+    )
+
+
+def test_everything_is_shown(served, opened):
+    found = httpx.get(f"{served.url}/api/decisions?limit=40").json()["decisions"]
+    truths = [{"decision_id": d["decision_id"], "label": d["label"]} for d in found]
+    assert httpx.post(f"{served.url}/feedback", json={"feedback": truths}).status_code == 200
+    page = opened(served.url)
+    now = status(served)
+    expect(page.locator("#budget-value")).to_have_text("20 %")
+    expect(page.locator("#operating-point")).to_be_visible()
+    rate = float(page.locator("#operating-point").get_attribute("data-rate"))
+    assert rate == pytest.approx(now["operating_point"]["expected_rate"])
+    assert share(page.locator("#rate")) == pytest.approx(now["escalation"]["last_1000"]["rate"], abs=6e-4)
+    assert share(page.locator("#saved")) == pytest.approx(now["bytes"]["saved_share"], abs=6e-3)
+    expect(page.locator("#bytes-legend")).to_contain_text("Round 2")
+    expect(page.locator("#latency tbody tr")).to_have_count(3)
+    assert float(page.locator("#latency tbody td").first.inner_text()) > 0
+    expect(page.locator("#accuracy")).to_have_text("100.0 %")
+    expect(page.locator("#parties li[data-state=ok]")).to_have_count(2)
+    expect(page.locator("#decisions tbody tr")).to_have_count(15)
+
+
+def test_the_operating_point_and_the_live_rate_follow_the_budget(served, opened):
+    page = opened(served.url)
+    slider = page.locator("#budget")
+    before = float(page.locator("#operating-point").get_attribute("data-rate"))
+    slider.focus()
+    for key in ("End", *["ArrowLeft"] * 20):  # by the keyboard: 80 %
+        page.keyboard.press(key)
+    expect(page.locator("#budget-value")).to_have_text("80 %")
+    expect(page.locator("#live-about")).to_contain_text("since the budget was changed")
+    assert status(served)["operating_point"]["budget"] == 0.8
+    point = page.locator("#operating-point")
+    expect(point).to_have_attribute("data-rate", re.compile(r"0\.[6-8]"))
+    assert float(point.get_attribute("data-rate")) > before + 0.3
+    at = status(served)["escalation"]
+    send(served, 240)
+    to = status(served)["escalation"]
+    rate = (to["escalated"] - at["escalated"]) / 240
+    assert rate > before + 0.3
+    expect(page.locator("#live-about")).to_contain_text("of 240 samples", timeout=PATIENCE)
+    assert share(page.locator("#rate")) == pytest.approx(rate, abs=6e-4)
+    assert float(page.locator("#live-mark").get_attribute("data-rate")) == pytest.approx(rate)
+
+    # A page opened later does not mix in what was decided under the budget before.
+    later = opened(served.url)
+    assert share(later.locator("#rate")) == pytest.approx(rate, abs=6e-4)
+    move(page, 20)
+    expect(later.locator("#budget-value")).to_have_text("20 %", timeout=PATIENCE)
+
+
+def test_a_decision_is_explained_class_by_class_with_the_keyboard_alone(served, opened):
+    page = opened(served.url)
+    first = page.locator("#decisions tbody button").first
+    first.focus()
+    page.keyboard.press("Enter")
+    rows = page.locator("#why .bill tbody tr")
+    expect(rows).to_have_count(3)
+    assert sorted(re.sub(r" .*", "", name) for name in rows.locator("th").all_inner_texts()) == ["ant", "bee", "cat"]
+    added = [float(row.locator("td").nth(4).inner_text().replace("−", "-")) for row in rows.all()]
+    total = float(page.locator("#why .bill tfoot td").nth(2).inner_text().replace("−", "-"))
+    assert sum(added) == pytest.approx(total, abs=0.21)
+    expect(page.locator("#why .said li")).to_have_count(2)
+    page.keyboard.press("Escape")
+    expect(page.locator("#why")).to_be_hidden()
+    expect(first).to_be_focused()
+
+
+def test_without_a_token_it_says_so_and_the_field_helps(served, opened):
+    page = opened(served.url)
+    token = served.told["admin_token"]
+
+    def without(route):
+        reply = route.fetch()
+        route.fulfill(response=reply, body=reply.text().replace(token, ""))
+
+    page.route(f"{served.url}/", without)
+    page.reload()
+    expect(page.locator("#budget")).to_be_enabled()
+    move(page, 40)
+    expect(page.locator("#budget-says")).to_contain_text("was not changed")
+    expect(page.locator("#token")).to_be_focused()
+    assert status(served)["operating_point"]["budget"] == 0.2
+    page.keyboard.insert_text(token)
+    move(page, 40)
+    expect(page.locator("#budget-says")).to_contain_text("Now:")
+    expect(page.locator("#budget-value")).to_have_text("40 %")
+    assert status(served)["operating_point"]["budget"] == 0.4
+    assert page.evaluate("localStorage.length + sessionStorage.length + document.cookie.length") == 0
+    move(page, 20)
+    expect(page.locator("#budget-says")).to_contain_text("would escalate")
+    expect(page.locator("#budget-says")).to_contain_text("Now:")
+
+
+def test_on_a_phone_and_in_the_dark(served, opened):
+    page = opened(served.url, **PHONE, color_scheme="dark")
+    expect(page.locator("#decisions tbody tr")).to_have_count(15)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert max(map(int, re.findall(r"\d+", shade))) < 60
+    page.locator("#decisions tbody button").first.tap()
+    expect(page.locator("#why .bill")).to_be_visible()
+    box = page.locator("#why").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+
+
+def test_a_stopped_party_turns_red_and_a_stopped_coordinator_is_said(run, tmp_path, opened):
+    with Up(run, tmp_path) as up:
+        page = opened(up.url)
+        send(up, 16)
+        good = page.locator("#parties li[data-party=left] .word").evaluate("n => getComputedStyle(n).color")
+        os.kill(up.told["parties"][1]["pid"], signal.SIGKILL)
+        right = page.locator("#parties li[data-party=right]")
+        expect(right).to_have_attribute("data-state", "unavailable", timeout=PATIENCE)
+        expect(right.locator(".word")).to_have_text("not reachable")
+        assert right.locator(".word").evaluate("n => getComputedStyle(n).color") != good
+        expect(right.locator(".more")).to_contain_text("for ")
+        expect(page.locator("#state")).to_have_text("✕ not answering")
+        expect(page.locator("#alerts")).to_contain_text("Requests are refused now")
+        expect(page.locator("#parties li[data-party=left]")).to_have_attribute("data-state", "ok")
+        up.process.send_signal(signal.SIGTERM)
+        assert up.process.wait(30) == 0
+        expect(page.locator("#alerts")).to_contain_text("cannot be reached", timeout=PATIENCE)
+        expect(page.locator("#budget")).to_be_disabled()
+
+
+def test_nothing_flickers_while_it_is_looked_at(served, opened):
+    """Rows that stay are the same nodes, and unchanged parts are not written again."""
+    page = opened(served.url)
+    expect(page.locator("#decisions tbody tr")).to_have_count(15)
+    page.wait_for_timeout(2500)
+    page.evaluate(
+        """() => {
+            const lively = "#parties, footer, #live"; // times and distances, which do change
+            const quiet = (m) => !(m.target.closest ? m.target : m.target.parentElement).closest(lively);
+            window.writes = 0;
+            new MutationObserver((all) => { window.writes += all.filter(quiet).length; })
+                .observe(document.body, { childList: true, subtree: true, characterData: true, attributes: true });
+        }"""
+    )
+    page.wait_for_timeout(4500)
+    assert page.evaluate("window.writes") == 0
