@@ -35,7 +35,7 @@ __all__ = [
 
 Calibrator = Callable[[FloatArray], FloatArray]
 
-LAM_GRID = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+LAM_GRID = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 EPS_GRID = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2)
 CV_FOLDS = 5
 
