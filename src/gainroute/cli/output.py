@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import typer
 
 from gainroute.errors import GainrouteError, GainrouteWarning
+from gainroute.plain_json import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,16 +95,4 @@ def budget_text(share: float) -> str:
 
 def print_json(result: dict[str, Any]) -> None:
     """Print JSON that every parser reads: what is not a finite number becomes null, or the text "inf"."""
-    typer.echo(json.dumps(_plain(result), indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+    typer.echo(json.dumps(plain(result), indent=2, ensure_ascii=False, allow_nan=False))

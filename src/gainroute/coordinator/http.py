@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -11,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gainroute.coordinator.errors import BadRequestError, TooLargeError, UnsupportedError
+from gainroute.plain_json import plain
 
 __all__ = ["json_response", "read_body", "read_object"]
 
@@ -53,17 +53,5 @@ async def read_object(request: Request, limit: int, allowed: Collection[str]) ->
 
 def json_response(value: Any, status: int = 200) -> Response:
     """Write JSON that every parser reads: NaN becomes null, infinities the texts "inf" and "-inf"."""
-    text = json.dumps(_plain(value), allow_nan=False, ensure_ascii=False)
+    text = json.dumps(plain(value), allow_nan=False, ensure_ascii=False)
     return Response(text, status, media_type="application/json", headers={"Cache-Control": "no-store"})
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
