@@ -93,7 +93,7 @@ def test_the_file_holds_what_later_parts_need(tmp_path):
     with safe_open(path, framework="numpy") as file:
         header = file.metadata()
     assert header["format"] == "gainroute.router"
-    assert header["version"] == "1"
+    assert header["version"] == "2"
     metadata = json.loads(header["metadata"])
     assert metadata["settings"]["classes"] == NAMES
     assert metadata["models"] == {"north": "ab12", "server": "cd34"}
@@ -133,8 +133,8 @@ def test_truncated_and_damaged_artifacts(tmp_path):
     tensors = load_file(path)
     with safe_open(path, framework="numpy") as file:
         header = file.metadata()
-    save_file(tensors, path, metadata={**header, "version": "2"})
-    with pytest.raises(ArtifactVersionError, match="format version '2', this gainroute reads 1; upgrade"):
+    save_file(tensors, path, metadata={**header, "version": "3"})
+    with pytest.raises(ArtifactVersionError, match="format version '3', this gainroute reads up to 2; upgrade"):
         gr.load(path)
     del tensors["confusion"]
     save_file(tensors, path, metadata=header)

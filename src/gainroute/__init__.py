@@ -20,6 +20,7 @@ from gainroute.decision import calibration_threshold, certified_threshold
 from gainroute.errors import GainrouteError, GainrouteWarning
 from gainroute.gain import Explanation, expected_gain
 from gainroute.inference import Prediction, cascade, predict_two_round, predict_two_round_async
+from gainroute.log_linear import LogLinearPool, fit_log_linear
 from gainroute.party import AsyncParty, Party
 from gainroute.pooling import pool_mean
 from gainroute.reliability import classwise_reliability, confusion_matrix
@@ -49,6 +50,7 @@ __all__ = [
     "GainrouteWarning",
     "IdentityCalibrator",
     "LearnedGainRouter",
+    "LogLinearPool",
     "Party",
     "Prediction",
     "Provenance",
@@ -67,6 +69,7 @@ __all__ = [
     "evaluation",
     "expected_gain",
     "fit_dirichlet",
+    "fit_log_linear",
     "fit_temperature",
     "identity_calibration",
     "load",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from gainroute.calibration import DirichletCalibrator, IdentityCalibrator, Tempe
 from gainroute.errors import ArtifactError, ArtifactVersionError, NotAnArtifactError
 from gainroute.files import write_bytes
 from gainroute.learned import LearnedGainScore
+from gainroute.log_linear import LogLinearPool
 from gainroute.road import Road
 from gainroute.router import Router
 from gainroute.routers import (
@@ -34,7 +36,10 @@ from gainroute.types import Provenance, ThresholdScores
 __all__ = ["FORMAT", "VERSION", "load", "save"]
 
 FORMAT = "gainroute.router"
-VERSION = 1
+VERSION = 2
+READABLE = ("1", "2")
+# Settings that a file of version 1 does not name: what routers did before they had them.
+BEFORE = {"pooling": "mean", "blend": "none"}
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -58,6 +63,7 @@ PARTS: dict[str, type[Any]] = {
         IdentityCalibrator,
         ExpectedGainScore,
         LearnedGainScore,
+        LogLinearPool,
     )
 }
 
@@ -82,9 +88,10 @@ def save(router: Router, path: str | os.PathLike[str], *, provenance: Provenance
         )
     tensors: Tensors = {"threshold": np.array(router.threshold_), "confusion": router.confusion_}
     _flatten("threshold_scores", router.threshold_scores_, tensors)
-    stateless = router._road.score == router.score
-    parts = {"calibrator": router._road.calibrate} | ({} if stateless else {"score": router._road.score})
-    kinds = {name: _flatten(name, part, tensors) for name, part in parts.items()}
+    road = router._road
+    parts = {"pool": road.pool, "calibrator": road.calibrate, "score": road.score, "blend": road.blend}
+    # What the class itself does needs no state: it is there again once the router is built.
+    kinds = {n: _flatten(n, part, tensors) for n, part in parts.items() if type(part) in PARTS.values()}
     settings = router.settings()
     for name in ("utility", "classes"):
         if settings.get(name) is not None:
@@ -126,9 +133,9 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
                 raise NotAnArtifactError(
                     f"{path}: format {header.get('format')!r}, {FORMAT!r} is needed; pass what gr.save wrote"
                 )
-            if header.get("version") != str(VERSION):
+            if header.get("version") not in READABLE:
                 raise ArtifactVersionError(
-                    f"{path}: format version {header.get('version')!r}, this gainroute reads {VERSION}; upgrade "
+                    f"{path}: format version {header.get('version')!r}, this gainroute reads up to {VERSION}; upgrade "
                     "gainroute, or save the router again with this version"
                 )
             return json.loads(header["metadata"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -142,10 +149,17 @@ def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
     settings = metadata["settings"]
     if settings["threshold"] in ("inf", "-inf"):
         settings["threshold"] = float(settings["threshold"])
-    router = ROUTERS[metadata["router"]](**settings)
+    kind = ROUTERS[metadata["router"]]
+    known = inspect.signature(kind).parameters
+    router = kind(**{name: value for name, value in BEFORE.items() if name in known} | settings)
     parts = {name: _unflatten(name, PARTS[kind], tensors) for name, kind in metadata["parts"].items()}
     router._set(
-        road=Road(parts["calibrator"], parts.get("score", router.score)),
+        road=Road(
+            pool=parts.get("pool", router.pool),
+            calibrate=parts["calibrator"],
+            score=parts.get("score", router.score),
+            blend=parts.get("blend"),
+        ),
         scores=_unflatten("threshold_scores", ThresholdScores, tensors),
         confusion=tensors["confusion"],
         parties=metadata["parties"],

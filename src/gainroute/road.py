@@ -11,12 +11,19 @@ import numpy as np
 
 from gainroute.calibration import Calibrator, folds_of
 from gainroute.errors import ShapeError, TooFewSamplesError
+from gainroute.log_linear import LogLinearPool
 from gainroute.samples import Samples
 from gainroute.types import BoolArray, CalibrationSet, FloatArray, IntArray, RoundOne
 
-__all__ = ["Method", "Road", "Score", "collect", "fit_road", "out_of_fold", "scores_of", "walk"]
+__all__ = ["Method", "Pool", "Road", "Score", "collect", "fit_road", "out_of_fold", "scores_of", "walk"]
 
 Score = Callable[[RoundOne], FloatArray]
+
+
+class Pool(Protocol):
+    """From checked local posteriors (M, N, K), and who is present (M, N) or None for all, to (N, K)."""
+
+    def __call__(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray: ...  # noqa: D102
 
 
 class Method(Protocol):
@@ -24,7 +31,7 @@ class Method(Protocol):
 
     extra_columns: int
 
-    def pool(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray: ...  # noqa: D102
+    def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool: ...  # noqa: D102
     def fit_calibrator(  # noqa: D102
         self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
     ) -> Calibrator: ...
@@ -33,27 +40,27 @@ class Method(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Road:
-    """The fitted part of a router: what lies between the pooled posterior and the score."""
+    """The fitted part of a router: what lies between the local posteriors and the score.
 
+    `blend` joins the strong posterior with what Round 1 said; None where the strong answer stands alone.
+    """
+
+    pool: Pool
     calibrate: Calibrator
     score: Score
+    blend: LogLinearPool | None = None
 
 
 def walk(
-    method: Method,
-    calibrate: Calibrator,
-    local: FloatArray,
-    weak: IntArray | None,
-    present: BoolArray | None = None,
-    pooled: FloatArray | None = None,
+    pool: Pool, calibrate: Calibrator, local: FloatArray, weak: IntArray | None, present: BoolArray | None = None
 ) -> RoundOne:
     """Pool, answer cheaply, calibrate: all of Round 1 but the score."""
-    pooled = method.pool(local, present) if pooled is None else pooled
+    pooled = pool(local, present)
     answer = pooled.argmax(axis=1) if weak is None else weak
     if present is not None:
         answer = np.where(present.any(axis=0), answer, -1)
         # Those present, pooled, stand in for an absent party, so that every score stays defined.
-        blank = np.zeros((len(pooled), method.extra_columns))
+        blank = np.zeros((len(pooled), local.shape[2] - pooled.shape[1]))
         local = np.where(present[..., None], local, np.concatenate([pooled, blank], axis=1))
     return RoundOne(local, pooled, answer, calibrate(pooled))
 
@@ -70,28 +77,31 @@ def scores_of(score: Score, round_one: RoundOne) -> FloatArray:
 
 
 def fit_road(method: Method, samples: Samples, near: Road | None = None) -> Road:
-    """Fit calibrator and score; `near` is a road fitted on almost the same samples, to start from."""
-    pooled = method.pool(samples.local)
+    """Fit pool, calibrator and score; `near` is a road fitted on almost the same samples, to start from."""
+    pool = method.fit_pool(samples.local, samples.labels, samples.weight)
+    pooled = pool(samples.local)
+    answer = pooled.argmax(axis=1) if samples.weak_prediction is None else samples.weak_prediction
     start = None if near is None else near.calibrate
     calibrate = method.fit_calibrator(pooled, samples.labels, samples.weight, start)
-    round_one = walk(method, calibrate, samples.local, samples.weak_prediction, pooled=pooled)
+    round_one = RoundOne(samples.local, pooled, answer, calibrate(pooled))
     score = method.fit_score(CalibrationSet(round_one, samples.labels, samples.strong_prediction, samples.weight))
-    return Road(calibrate, score)
+    return Road(pool, calibrate, score)
 
 
-def out_of_fold(method: Method, samples: Samples, road: Road, folds: int, seed: int) -> FloatArray:
-    """Score every sample by a road fitted without it, (N,)."""
+def out_of_fold(method: Method, samples: Samples, road: Road, folds: int, seed: int) -> tuple[FloatArray, IntArray]:
+    """Score every sample, and answer it cheaply, by a road fitted without it: (N,) and (N,)."""
     n = len(samples)
     if n < 2:
         raise TooFewSamplesError(f'threshold="cross-fitted" needs at least 2 samples, there is {n}; add samples')
-    score = np.empty(n)
+    score, weak_prediction = np.empty(n), np.empty(n, dtype=np.int64)
     for held_out in folds_of(n, folds, seed):
         kept = np.ones(n, dtype=bool)
         kept[held_out] = False
         fitted = fit_road(method, samples.take(kept), near=road)
         part = samples.take(held_out)
-        score[held_out] = scores_of(fitted.score, walk(method, fitted.calibrate, part.local, part.weak_prediction))
-    return score
+        at = walk(fitted.pool, fitted.calibrate, part.local, part.weak_prediction)
+        score[held_out], weak_prediction[held_out] = scores_of(fitted.score, at), at.weak_prediction
+    return score, weak_prediction
 
 
 def collect(blocks: Iterator[tuple[Any, ...]], n: int) -> tuple[Any, ...]:

@@ -7,12 +7,14 @@ parties, `route` and `answer` come with it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from gainroute.blending import answer_by, blended, crossfit_blend
 from gainroute.calibration import Calibrator, identity_calibration, unseen_classes, warn_unseen
 from gainroute.decision import (
     BUDGET_REMEDY,
@@ -34,7 +36,7 @@ from gainroute.errors import (
 from gainroute.labels import Labels, as_classes
 from gainroute.pooling import mean_over_parties
 from gainroute.reliability import estimate_confusion, posterior_given
-from gainroute.road import Road, Score, collect, fit_road, out_of_fold, scores_of, walk
+from gainroute.road import Pool, Road, Score, collect, fit_road, out_of_fold, scores_of, walk
 from gainroute.samples import Samples, as_samples
 from gainroute.settings import Settings
 from gainroute.types import (
@@ -109,6 +111,7 @@ class Router(Settings):
 
     extra_columns = 0  # columns of a party's message beyond the K classes
     shrinkage: Literal["none", "empirical-bayes"] = "none"
+    blend: Literal["none", "cv"] = "none"
 
     def __init__(
         self,
@@ -156,6 +159,10 @@ class Router(Settings):
     def pool(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray:
         """Pool checked local posteriors into (N, K)."""
         return mean_over_parties(local, present)
+
+    def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool:  # noqa: ARG002
+        """Fit what pools the local posteriors; by default there is nothing to fit."""
+        return self.pool
 
     # ---- what all routers share -----------------------------------------------------------------
 
@@ -238,7 +245,7 @@ class Router(Settings):
                 block, block_mask = local[:, part], None if mask is None else mask[:, part]
                 check_posteriors(block, block_mask)
                 own = None if weak is None else weak[part]
-                at = walk(self, self._road.calibrate, block, own, block_mask)
+                at = walk(self._road.pool, self._road.calibrate, block, own, block_mask)
                 yield scores_of(self._road.score, at), at.weak_prediction, at.pooled, at.calibrated
 
         score, answer, pooled, calibrated = collect(blocks(), n)
@@ -251,6 +258,7 @@ class Router(Settings):
             calibrated=calibrated,
             incomplete=incomplete,
             threshold=self.threshold_,
+            local=local,
         )
 
     def answer(self, decision: Decision, strong: ArrayLike | None) -> Answer:
@@ -277,7 +285,7 @@ class Router(Settings):
         if not len(rows):
             return Answer(decision.weak_prediction, probabilities, np.zeros(len(decision), dtype=bool))
         if given.ndim == 2:
-            posterior = as_posteriors(given, classes=self.n_classes_, name="strong")
+            posterior = self._blended(decision, rows, as_posteriors(given, classes=self.n_classes_, name="strong"))
             prediction, usable = posterior.argmax(axis=1), np.ones(len(rows), dtype=bool)
         else:
             prediction = names.encode(given, "strong", missing=True)
@@ -330,25 +338,26 @@ class Router(Settings):
     def _fit(self, samples: Samples, classes: int) -> None:
         fitted_on, behind = samples, samples  # what the road is fitted on, and what τ is read off
         if self.threshold == "certified":
-            order = np.random.default_rng(self.seed).permutation(len(samples))
-            half = len(samples) // 2
-            if not half:
-                raise TooFewSamplesError('threshold="certified" needs two halves, there is one sample; add samples')
-            fitted_on, behind = samples.take(np.sort(order[:half])), samples.take(np.sort(order[half:]))
-        road = fit_road(self, fitted_on)
-        round_one = walk(self, road.calibrate, behind.local, behind.weak_prediction)
+            fitted_on, behind = _halves(samples, self.seed)
+        blend = None
+        if self.blend == "cv":
+            blend, fitted_on = crossfit_blend(fitted_on)
+        road = dataclasses.replace(fit_road(self, fitted_on), blend=blend)
+        behind = answer_by(blend, behind) if self.threshold == "certified" else fitted_on
         if self.threshold in ("certified", "calibration"):
-            score = scores_of(road.score, round_one)
+            round_one = walk(road.pool, road.calibrate, behind.local, behind.weak_prediction)
+            score, weak = scores_of(road.score, round_one), round_one.weak_prediction
         else:
-            score = out_of_fold(self, samples, road, self.folds, self.seed)
-        right = round_one.weak_prediction == behind.labels, behind.strong_prediction == behind.labels
+            score, weak = out_of_fold(self, behind, road, self.folds, self.seed)
         confusion = estimate_confusion(
             fitted_on.labels, fitted_on.strong_prediction, classes, fitted_on.weight, self.shrinkage
         )
         warn_unseen(unseen_classes(fitted_on.labels, classes, fitted_on.weight))
         self._set(
             road=road,
-            scores=ThresholdScores(score, behind.weight, *right),
+            scores=ThresholdScores(
+                score, behind.weight, weak == behind.labels, behind.strong_prediction == behind.labels
+            ),
             confusion=confusion,
             parties=len(samples.local),
             classes=classes,
@@ -395,6 +404,12 @@ class Router(Settings):
             return None
         return Labels(self.n_classes_, self.classes).encode(weak_prediction, "weak_prediction", n)
 
+    def _blended(self, decision: Decision, rows: IntArray, strong: FloatArray) -> FloatArray:
+        """Give the posterior of the strong route for the escalated rows."""
+        if self._road.blend is None:
+            return strong
+        return blended(self._road.blend, strong, decision.local[:, rows, : self.n_classes_])
+
     def _at_least_min_gain(self, threshold: float) -> float:
         return threshold if self.min_gain is None else max(threshold, self.min_gain)
 
@@ -404,3 +419,12 @@ class Router(Settings):
                 f"this {type(self).__name__} is not fitted; call fit(local_posteriors, labels, strong_prediction) on "
                 "calibration data first, or gr.load a saved one"
             )
+
+
+def _halves(samples: Samples, seed: int) -> tuple[Samples, Samples]:
+    """Draw the half that a router is fitted on and the half that only sets its threshold."""
+    order = np.random.default_rng(seed).permutation(len(samples))
+    half = len(samples) // 2
+    if not half:
+        raise TooFewSamplesError('threshold="certified" needs two halves, there is one sample; add samples')
+    return samples.take(np.sort(order[:half])), samples.take(np.sort(order[half:]))

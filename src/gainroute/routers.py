@@ -17,16 +17,17 @@ from gainroute.calibration import (
     solve_temperature,
 )
 from gainroute.decision import ThresholdRule
-from gainroute.errors import SettingError, ShapeError
+from gainroute.errors import ShapeError
 from gainroute.gain import Explanation, contributions, gain_score, strong_value
 from gainroute.labels import Labels
 from gainroute.learned import fit_learned_gain
+from gainroute.log_linear import solve_log_linear
 from gainroute.pooling import mean_over_parties
 from gainroute.reliability import SHRINKAGE, Shrinkage, estimate_confusion
-from gainroute.road import Score
+from gainroute.road import Pool, Score
 from gainroute.router import Router
 from gainroute.types import ArrayLike, BoolArray, CalibrationSet, FloatArray, IntArray, LabelArray, RoundOne
-from gainroute.validation import as_utility
+from gainroute.validation import as_utility, one_of
 
 __all__ = [
     "CalibratedConfidenceRouter",
@@ -40,6 +41,9 @@ __all__ = [
 
 Calibration = Literal["dirichlet", "temperature", "none"]
 CALIBRATIONS = ("dirichlet", "temperature", "none")
+Pooling = Literal["mean", "log-linear"]
+POOLINGS = ("mean", "log-linear")
+BLENDS = ("none", "cv")
 
 
 class CalibratingRouter(Router):
@@ -63,11 +67,9 @@ class CalibratingRouter(Router):
         **settings: Any,
     ) -> None:
         super().__init__(budget, **settings)
-        if calibration not in CALIBRATIONS:
-            allowed = ", ".join(map(repr, CALIBRATIONS))
-            raise SettingError(f"calibration is {calibration!r}; allowed are {allowed}")
         check_choices(lam, eps)
-        self.calibration, self.lam, self.eps = calibration, lam, eps
+        self.calibration = one_of(calibration, "calibration", CALIBRATIONS)
+        self.lam, self.eps = lam, eps
 
     def fit_calibrator(
         self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
@@ -106,6 +108,12 @@ class ExpectedGainRouter(CalibratingRouter):
     shrinkage
         "none" for the paper's plain classwise ratios; "empirical-bayes" draws those of rare classes towards the
         overall rate.
+    pooling
+        "mean" is the paper's. "log-linear" weighs the parties by what they have shown to know, for the cheap
+        answer and for the score; see `gainroute.fit_log_linear`.
+    blend
+        "cv" lets the strong answer take Round 1 into account where that has been right more often on samples held
+        out; it needs `strong_posterior` in `fit` and posteriors in `answer`. "none" lets it stand alone.
     utility : (K, K), optional
         U[truth, answer]; accuracy by default. With rare classes, accuracy says "never collaborate" where
         recall says otherwise.
@@ -133,6 +141,8 @@ class ExpectedGainRouter(CalibratingRouter):
         lam: float | Literal["cv"] = 1.0,
         eps: float | Literal["cv"] = 1e-6,
         shrinkage: Shrinkage = "none",
+        pooling: Pooling = "mean",
+        blend: Literal["none", "cv"] = "none",
         utility: ArrayLike | None = None,
         threshold: ThresholdRule | float = "cross-fitted",
         confidence: float = 0.95,
@@ -153,10 +163,9 @@ class ExpectedGainRouter(CalibratingRouter):
             seed=seed,
             classes=classes,
         )
-        if shrinkage not in SHRINKAGE:
-            allowed = ", ".join(map(repr, SHRINKAGE))
-            raise SettingError(f"shrinkage is {shrinkage!r}; allowed are {allowed}")
-        self.shrinkage = shrinkage
+        self.shrinkage = one_of(shrinkage, "shrinkage", SHRINKAGE)
+        self.pooling = one_of(pooling, "pooling", POOLINGS)
+        self.blend = one_of(blend, "blend", BLENDS)
         self.utility = None if utility is None else np.asarray(utility, dtype=np.float64)
 
     @classmethod
@@ -171,9 +180,18 @@ class ExpectedGainRouter(CalibratingRouter):
             "lam": 1.0,
             "eps": 1e-6,
             "shrinkage": "none",
+            "pooling": "mean",
+            "blend": "none",
             "threshold": "calibration",
         }
         return cls(budget, **{**as_printed, **settings})
+
+    def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool:
+        """Fit the pool that `pooling` names."""
+        if self.pooling == "mean":
+            return self.pool
+        floor = 1e-6 if self.eps == "cv" else self.eps
+        return solve_log_linear(local, labels, weight, np.full(len(local), 1 / len(local)), 1.0, floor)
 
     def fit_score(self, calibration: CalibrationSet) -> Score:
         """Estimate the confusion matrix of the strong route, and what it is worth on each class."""

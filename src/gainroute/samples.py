@@ -18,26 +18,28 @@ __all__ = ["Samples", "as_samples"]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Checked calibration samples, before anything is fitted; `weak_prediction` None means the argmax."""
+    """Checked calibration samples; `weak_prediction` None means the argmax, `strong_posterior` may be unknown."""
 
     local: FloatArray
     labels: IntArray
     strong_prediction: IntArray
     weak_prediction: IntArray | None
     weight: FloatArray
+    strong_posterior: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: IntArray | BoolArray) -> Samples:
         """Return the samples of these rows."""
-        weak = self.weak_prediction
+        weak, posterior = self.weak_prediction, self.strong_posterior
         return Samples(
             self.local[:, rows],
             self.labels[rows],
             self.strong_prediction[rows],
             None if weak is None else weak[rows],
             self.weight[rows],
+            None if posterior is None else posterior[rows],
         )
 
 
@@ -58,27 +60,32 @@ def as_samples(
     m, n, k = local.shape[0], local.shape[1], local.shape[2] - extra_columns
     names = Labels(k, classes)
     truth = names.encode(labels, "labels", n)
-    strong = _strong(names, n, strong_prediction, strong_posterior)
+    posterior = _posterior(strong_posterior, n, k)
+    strong = _strong(names, n, strong_prediction, posterior)
     weak = None if weak_prediction is None else names.encode(weak_prediction, "weak_prediction", n)
     mask = as_present(present, (m, n))
     check_posteriors(local, mask)
-    samples = Samples(local, truth, strong, weak, as_weights(sample_weight, n))
+    samples = Samples(local, truth, strong, weak, as_weights(sample_weight, n), posterior)
     return (samples if mask is None else _complete(samples, mask)), k
 
 
-def _strong(names: Labels, n: int, prediction: ArrayLike | None, posterior: ArrayLike | None) -> IntArray:
-    found: IntArray | None = None
-    if posterior is not None:
-        q = as_posteriors(posterior, classes=names.count, name="strong_posterior")
-        if len(q) != n:
-            raise ShapeError(f"strong_posterior has {len(q)} rows for {n} samples; one each is needed")
-        found = q.argmax(axis=1)
+def _posterior(posterior: ArrayLike | None, n: int, classes: int) -> FloatArray | None:
+    if posterior is None:
+        return None
+    q = as_posteriors(posterior, classes=classes, name="strong_posterior")
+    if len(q) != n:
+        raise ShapeError(f"strong_posterior has {len(q)} rows for {n} samples; one each is needed")
+    return q
+
+
+def _strong(names: Labels, n: int, prediction: ArrayLike | None, posterior: FloatArray | None) -> IntArray:
     if prediction is not None:
-        found = names.encode(prediction, "strong_prediction", n, missing=True)
-    if found is None:
+        return names.encode(prediction, "strong_prediction", n, missing=True)
+    if posterior is None:
         raise InputError(
             "neither strong_prediction nor strong_posterior was given; fit needs the strong route's answers"
         )
+    found: IntArray = posterior.argmax(axis=1)
     return found
 
 

@@ -102,6 +102,8 @@ class Decision:
         because the calibration does not apply to it.
     threshold
         τ, as it stood.
+    local : (M, N, K)
+        What the parties sent, for a strong answer that takes it into account.
     """
 
     escalate: BoolArray
@@ -111,6 +113,7 @@ class Decision:
     calibrated: FloatArray
     incomplete: BoolArray
     threshold: float
+    local: FloatArray
 
     def __len__(self) -> int:
         return len(self.escalate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,9 +22,12 @@ __all__ = [
     "check_positive",
     "check_posteriors",
     "class_count",
+    "one_of",
 ]
 
 SUM_TOLERANCE = 1e-3
+
+Choice = TypeVar("Choice", bound=str)
 
 
 def _as_floats(values: ArrayLike, name: str) -> FloatArray:
@@ -231,6 +234,13 @@ def check_positive(value: float, name: str) -> float:
     if not isinstance(value, (int, float, np.integer, np.floating)) or not 0 < value < np.inf:
         raise SettingError(f'{name} is {value!r}; it is a number > 0, or "cv" to choose it by cross-validation')
     return float(value)
+
+
+def one_of(value: Choice, name: str, allowed: Sequence[str]) -> Choice:
+    """Refuse a setting that is none of the names allowed."""
+    if value not in allowed:
+        raise SettingError(f"{name} is {value!r}; allowed are {', '.join(map(repr, allowed))}")
+    return value
 
 
 def _preview(items: list[Any], most: int = 8) -> str:
