@@ -25,7 +25,7 @@ __all__ = ["minimise"]
 
 Matrix = npt.NDArray[Any]
 
-# ‖θ − θ*‖ in the end, unless rounding stops the descent before.
+# ‖θ − θ*‖ in the end by default, unless rounding stops the descent before.
 DISTANCE = 1e-11
 MAX_STEPS = 200
 MAX_INNER = 500
@@ -100,6 +100,7 @@ def minimise(
     lam: float,
     weight: npt.NDArray[np.float64] | None = None,
     start: npt.NDArray[np.float64] | None = None,
+    distance: float = DISTANCE,
     callback: Callable[[float], bool] | None = None,
 ) -> npt.NDArray[np.float64]:
     """Find the one θ that minimises f.
@@ -118,6 +119,8 @@ def minimise(
         Weights of the samples.
     start : (S, D), optional
         Where to begin; it changes the time, not the result.
+    distance
+        ‖θ − θ*‖ that is near enough.
     callback
         Called with the objective after each step; a true answer ends the iteration.
 
@@ -149,7 +152,7 @@ def minimise(
         first = norm if first is None else first
         # Once a full Newton step no longer shrinks the gradient, rounding is all that is left.
         stalled = previous is not None and norm > 0.5 * previous and norm < 1e-6 * max(first, 1.0)
-        if norm <= 2 * lam * DISTANCE or stalled:
+        if norm <= 2 * lam * distance or stalled:
             break
         previous = norm
         tol = min(0.1, max(0.003, float(np.sqrt(norm / first)) * 0.1))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from gainroute import _newton
+from gainroute._threads import one_thread
 from gainroute.errors import GainrouteWarning, SettingError
 from gainroute.types import ArrayLike, FloatArray, IntArray
 from gainroute.validation import as_labels, as_posteriors, as_weights, check_positive
@@ -38,6 +38,8 @@ Calibrator = Callable[[FloatArray], FloatArray]
 LAM_GRID = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 EPS_GRID = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2)
 CV_FOLDS = 5
+PATIENCE = 2
+ROUGHLY = 1e-3  # how near to its optimum a map is solved that is only to be compared
 
 
 def softmax(logits: FloatArray) -> FloatArray:
@@ -185,6 +187,7 @@ def solve_dirichlet(
     eps: float | Literal["cv"],
     weight: FloatArray,
     start: DirichletCalibrator | None = None,
+    distance: float = _newton.DISTANCE,
 ) -> DirichletCalibrator:
     """`fit_dirichlet` on checked arrays, silent about unseen classes, warm-started when a neighbour is known."""
     check_choices(lam, eps)
@@ -200,10 +203,9 @@ def solve_dirichlet(
     used = weight > 0
     begin = None if start is None else np.column_stack([start.weight, start.bias])[seen]
     theta = origin.copy()
-    # Two BLAS threads on a busy machine are slower than one by a factor of thirty.
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_thread():
         theta[seen] = _newton.minimise(
-            np.ascontiguousarray(features[:, used]), column[y[used]], origin[seen], lam, weight[used], begin
+            np.ascontiguousarray(features[:, used]), column[y[used]], origin[seen], lam, weight[used], begin, distance
         )
     return DirichletCalibrator(
         weight=np.ascontiguousarray(theta[:, :-1]),
@@ -232,13 +234,18 @@ def _choose(
     best, choice = np.inf, (lams[0], epses[0])
     for eps in epses:
         starts: list[DirichletCalibrator | None] = [None] * len(parts)
+        least, worse = np.inf, 0
         for lam in sorted(lams, reverse=True):  # the strongest penalty is solved fastest, and warms the next
+            if worse == PATIENCE:  # less and less penalty fits better and better what is not there
+                break
             loss = 0.0
             for i, (fit, held_out) in enumerate(parts):
-                calibrator = solve_dirichlet(p[fit], y[fit], lam, eps, weight[fit], starts[i])
+                calibrator = solve_dirichlet(p[fit], y[fit], lam, eps, weight[fit], starts[i], ROUGHLY)
                 starts[i] = calibrator
                 m = calibrator(p[held_out])[np.arange(len(held_out)), y[held_out]]
                 loss -= float(weight[held_out] @ np.log(np.maximum(m, 1e-300)))
+            worse = 0 if loss < least else worse + 1
+            least = min(loss, least)
             if loss < best:
                 best, choice = loss, (lam, eps)
     return choice

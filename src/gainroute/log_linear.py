@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from gainroute._threads import one_thread
 from gainroute.calibration import softmax, unseen_classes
 from gainroute.pooling import mean_over_parties
 from gainroute.types import ArrayLike, BoolArray, FloatArray, IntArray
@@ -109,7 +109,7 @@ def solve_log_linear(
     parties, _, classes = logs.shape
     unseen = parties + unseen_classes(y, classes, weight)
     theta = start = np.concatenate([origin, np.zeros(classes)])
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_thread():
         value, p = _loss(theta, start, logs, y, weight, lam)
         for _ in range(MAX_STEPS):
             gradient, hessian = _derivatives(theta, start, p, logs, y, weight, lam)

@@ -1,0 +1,23 @@
+"""One BLAS thread for small problems: two on a busy machine can be slower by a factor of thirty."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import numpy as np  # noqa: F401 (its BLAS has to be loaded before the controller looks for it)
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["one_thread"]
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()  # looks through all loaded libraries: milliseconds, so once
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Within, numpy's BLAS uses one thread."""
+    limit: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
+    return limit
