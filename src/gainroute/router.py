@@ -316,6 +316,12 @@ class Router(Settings):
         return np.diagonal(self.confusion_).copy()
 
     @property
+    def blends_(self) -> bool:
+        """Whether the strong answer takes Round 1 into account."""
+        self._check_fitted()
+        return self._road.blend is not None
+
+    @property
     def calibrator_(self) -> Calibrator:
         """The fitted calibrator, callable on (N, K)."""
         self._check_fitted()

@@ -149,6 +149,7 @@ def cached_study(
 def _flat(scores: RouterScores) -> Arrays:
     arrays: dict[str, npt.NDArray[Any]] = {f"score.{regime}": value for regime, value in scores.score.items()}
     arrays |= {f"weak.{regime}": value for regime, value in scores.weak_prediction.items()}
+    arrays |= {f"strong.{regime}": value for regime, value in scores.strong_prediction.items()}
     rules = np.array(json.dumps(list(scores.thresholds)))
     return {**arrays, "rules": rules, "thresholds": np.array(list(scores.thresholds.values()))}
 
@@ -159,4 +160,5 @@ def _whole(arrays: Arrays) -> RouterScores:
     def part(prefix: str) -> dict[int, Any]:
         return {int(key.partition(".")[2]): value for key, value in arrays.items() if key.startswith(f"{prefix}.")}
 
-    return RouterScores(part("score"), part("weak"), dict(zip(rules, arrays["thresholds"].tolist(), strict=True)))
+    thresholds = dict(zip(rules, arrays["thresholds"].tolist(), strict=True))
+    return RouterScores(part("score"), part("weak"), thresholds, part("strong"))

@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from gainroute.experiments.candidate_routers import (
     PartyClassRouter,
 )
 from gainroute.experiments.records import Record, Split, load_record
+from gainroute.experiments.results import blended_answers
 from gainroute.files import write_bytes
 from gainroute.router import Router
 from gainroute.routers import CalibratedConfidenceRouter, ConfidenceRouter, ExpectedGainRouter
@@ -127,16 +128,9 @@ def cross_validate(candidate: Candidate, held: Split, folds: int = OUTER_FOLDS, 
         )
         decision = router.route(held.local_posteriors[:, out], weak_prediction=None if own is None else own[out])
         score[out], weak[out] = decision.score, decision.weak_prediction
-        strong[out] = strong_answers(router, held, out, decision)
+        blended = blended_answers(router, decision, held.strong_posterior[out])
+        strong[out] = held.strong_prediction[out] if blended is None else blended
     return Outcome(score, weak, strong)
-
-
-def strong_answers(router: Router, split: Split, rows: IntArray, decision: Any) -> IntArray:
-    """What the strong route answers in this router's hands: blended where it blends, as recorded where not."""
-    if router._road.blend is None:
-        return split.strong_prediction[rows]
-    everything = replace(decision, escalate=np.ones(len(rows), dtype=bool))
-    return np.asarray(router.answer(everything, split.strong_posterior[rows]).prediction, dtype=np.int64)
 
 
 def judge(record: Record, names: Sequence[str] = tuple(CANDIDATES), samples: int | None = None) -> dict[str, Any]:

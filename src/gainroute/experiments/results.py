@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -37,7 +37,7 @@ from gainroute.routers import (
     LearnedGainRouter,
     RandomRouter,
 )
-from gainroute.types import FloatArray, IntArray
+from gainroute.types import ArrayLike, Decision, FloatArray, IntArray
 
 __all__ = [
     "ABLATION",
@@ -50,6 +50,8 @@ __all__ = [
     "Routed",
     "RouterScores",
     "ablation_routers",
+    "answers_by_mean",
+    "blended_answers",
     "calibration_quality",
     "chosen_alpha",
     "compared_routers",
@@ -108,11 +110,14 @@ class RouterScores:
         By regime (0 is the clean one), (N,) each on its test part.
     thresholds
         τ as it would be deployed, by rule and budget.
+    strong_prediction
+        By regime, where the router blends the strong answer with Round 1; the record's own elsewhere.
     """
 
     score: Mapping[int, FloatArray]
     weak_prediction: Mapping[int, IntArray]
     thresholds: Mapping[tuple[str, float | None], float]
+    strong_prediction: Mapping[int, IntArray] = field(default_factory=dict)
 
 
 def fit_router(build: Builder, record: Record, budgets: Sequence[float] = BUDGETS) -> RouterScores:
@@ -122,25 +127,43 @@ def fit_router(build: Builder, record: Record, budgets: Sequence[float] = BUDGET
     answers by it; the others share the record's exact weak prediction.
     """
     router = build()
-    shared = type(router).pool is Router.pool
+    shared = answers_by_mean(router)
     held = record.calibration
     router.fit(
         held.local_posteriors,
         held.labels,
         held.strong_prediction,
+        strong_posterior=held.strong_posterior,
         weak_prediction=held.weak_prediction if shared else None,
     )
     thresholds: dict[tuple[str, float | None], float] = {
         (str(router.threshold), budget): router.threshold_for(budget) for budget in budgets
     }
     if type(router) is ExpectedGainRouter and router.threshold != "calibration":
-        pooled = router.route(held.local_posteriors, weak_prediction=held.weak_prediction)
+        pooled = router.route(held.local_posteriors, weak_prediction=held.weak_prediction if shared else None)
         thresholds |= {("calibration", budget): calibration_threshold(pooled.score, budget) for budget in budgets}
-    score, weak = {}, {}
+    score, weak, strong = {}, {}, {}
     for regime, split in record.regimes().items():
         decision = router.route(split.local_posteriors, weak_prediction=split.weak_prediction if shared else None)
         score[regime], weak[regime] = decision.score, np.asarray(decision.weak_prediction, dtype=np.int64)
-    return RouterScores(score, weak, thresholds)
+        blended = blended_answers(router, decision, split.strong_posterior)
+        if blended is not None:
+            strong[regime] = blended
+    return RouterScores(score, weak, thresholds, strong)
+
+
+def answers_by_mean(router: Router) -> bool:
+    """Whether a router's Round-1 answer is the paper's: the argmax of the mean."""
+    own = type(router).pool is not Router.pool or getattr(router, "pooling", "mean") != "mean"
+    return not own
+
+
+def blended_answers(router: Router, decision: Decision, strong_posterior: ArrayLike) -> IntArray | None:
+    """What the strong route would answer for every sample in this router's hands; None where it answers alone."""
+    if not router.blends_:
+        return None
+    everything = replace(decision, escalate=np.ones(len(decision), dtype=bool))
+    return np.asarray(router.answer(everything, strong_posterior).prediction, dtype=np.int64)
 
 
 def defer_name(alpha: str) -> str:
@@ -219,7 +242,7 @@ def routed(scores: RouterScores, split: Split, regime: int) -> Routed:
     """Put a router's scores beside what both routes got right, in the order of the ids."""
     order = np.argsort(split.ids, kind="stable")
     weak = scores.weak_prediction[regime] == split.labels
-    strong = split.strong_prediction == split.labels
+    strong = scores.strong_prediction.get(regime, split.strong_prediction) == split.labels
     return Routed(
         scores.score[regime][order],
         weak[order].astype(np.float64),
