@@ -21,6 +21,7 @@ from gainroute.errors import GainrouteError, GainrouteWarning
 from gainroute.gain import Explanation, expected_gain
 from gainroute.inference import Prediction, cascade, predict_two_round, predict_two_round_async
 from gainroute.log_linear import LogLinearPool, fit_log_linear
+from gainroute.partial import PartialDecision, PartialEscalation
 from gainroute.party import AsyncParty, Party
 from gainroute.pooling import pool_mean
 from gainroute.reliability import classwise_reliability, confusion_matrix
@@ -51,6 +52,8 @@ __all__ = [
     "IdentityCalibrator",
     "LearnedGainRouter",
     "LogLinearPool",
+    "PartialDecision",
+    "PartialEscalation",
     "Party",
     "Prediction",
     "Provenance",

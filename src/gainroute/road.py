@@ -15,7 +15,7 @@ from gainroute.log_linear import LogLinearPool
 from gainroute.samples import Samples
 from gainroute.types import BoolArray, CalibrationSet, FloatArray, IntArray, RoundOne
 
-__all__ = ["Method", "Pool", "Road", "Score", "collect", "fit_road", "out_of_fold", "scores_of", "walk"]
+__all__ = ["Method", "Pool", "Road", "Score", "collect", "cross_fit", "fit_road", "out_of_fold", "scores_of", "walk"]
 
 Score = Callable[[RoundOne], FloatArray]
 
@@ -88,18 +88,25 @@ def fit_road(method: Method, samples: Samples, near: Road | None = None) -> Road
     return Road(pool, calibrate, score)
 
 
-def out_of_fold(method: Method, samples: Samples, road: Road, folds: int, seed: int) -> tuple[FloatArray, IntArray]:
-    """Score every sample, and answer it cheaply, by a road fitted without it: (N,) and (N,)."""
+def cross_fit(
+    method: Method, samples: Samples, road: Road, folds: int, seed: int
+) -> Iterator[tuple[IntArray, Road, RoundOne]]:
+    """Walk every sample along a road fitted without it: held-out rows, that road, and Round 1 of those rows."""
     n = len(samples)
     if n < 2:
         raise TooFewSamplesError(f'threshold="cross-fitted" needs at least 2 samples, there is {n}; add samples')
-    score, weak_prediction = np.empty(n), np.empty(n, dtype=np.int64)
     for held_out in folds_of(n, folds, seed):
         kept = np.ones(n, dtype=bool)
         kept[held_out] = False
         fitted = fit_road(method, samples.take(kept), near=road)
         part = samples.take(held_out)
-        at = walk(fitted.pool, fitted.calibrate, part.local, part.weak_prediction)
+        yield held_out, fitted, walk(fitted.pool, fitted.calibrate, part.local, part.weak_prediction)
+
+
+def out_of_fold(method: Method, samples: Samples, road: Road, folds: int, seed: int) -> tuple[FloatArray, IntArray]:
+    """Score every sample, and answer it cheaply, by a road fitted without it: (N,) and (N,)."""
+    score, weak_prediction = np.empty(len(samples)), np.empty(len(samples), dtype=np.int64)
+    for held_out, fitted, at in cross_fit(method, samples, road, folds, seed):
         score[held_out], weak_prediction[held_out] = scores_of(fitted.score, at), at.weak_prediction
     return score, weak_prediction
 
