@@ -55,12 +55,12 @@ def server():
 
 def stop(process):
     process.send_signal(signal.SIGINT)  # at once; SIGTERM would wait until nobody is connected
-    process.wait(20)
+    process.wait(60)
 
 
 def wait_for(url):
     engine = sa.create_engine(url)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 90
     while True:
         try:
             with engine.connect():
@@ -138,5 +138,5 @@ def test_a_party_answers_from_its_database_and_says_when_that_is_away(server, ur
                 await connection.posteriors(["4"], model="m1", request_id="r")
         await node.stop(1)
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 120))
     store.close()

@@ -10,11 +10,13 @@ import httpx
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from up_helpers import Up, tiny_run
+from up_helpers import Up, tiny_run, until
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-PATIENCE = 20_000
+PATIENCE = 90_000  # a limit, not a wait: a busy machine takes its time
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def opened(browser):
         page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
         page.on("request", lambda asked: asked.url.startswith(url) or wrong.append(asked.url))
         page.goto(url)
-        expect(page.locator("#state")).to_have_text("✓ answering", timeout=PATIENCE)
+        expect(page.locator("#state")).to_have_text("✓ answering")
         begun.append(context)
         return page
 
@@ -70,11 +72,24 @@ def send(up, count):
 
 
 def status(up):
-    return httpx.get(f"{up.url}/api/status").json()
+    return httpx.get(f"{up.url}/api/status", timeout=60).json()
 
 
-def share(locator):
-    return float(locator.inner_text().replace("%", "").strip()) / 100
+def shows(locator, share, tolerance=6e-4):
+    """Wait until a percentage is on the page."""
+
+    def there():
+        text = locator.inner_text().replace("%", "").replace("−", "-").strip()
+        return text.replace(".", "").isdigit() and float(text) / 100 == pytest.approx(share, abs=tolerance)
+
+    until(there, PATIENCE / 1000)
+
+
+def look_again(page, times):
+    """Wait until the page has asked for what is live, and been answered, so many times more."""
+    for _ in range(times):
+        with page.expect_response(lambda reply: reply.url.endswith("/api/status")):
+            pass
 
 
 def move(page, value):
@@ -96,8 +111,8 @@ def test_everything_is_shown(served, opened):
     expect(page.locator("#operating-point")).to_be_visible()
     rate = float(page.locator("#operating-point").get_attribute("data-rate"))
     assert rate == pytest.approx(now["operating_point"]["expected_rate"])
-    assert share(page.locator("#rate")) == pytest.approx(now["escalation"]["last_1000"]["rate"], abs=6e-4)
-    assert share(page.locator("#saved")) == pytest.approx(now["bytes"]["saved_share"], abs=6e-3)
+    shows(page.locator("#rate"), now["escalation"]["last_1000"]["rate"])
+    shows(page.locator("#saved"), now["bytes"]["saved_share"], 6e-3)
     expect(page.locator("#bytes-legend")).to_contain_text("Round 2")
     expect(page.locator("#latency tbody tr")).to_have_count(3)
     assert float(page.locator("#latency tbody td").first.inner_text()) > 0
@@ -124,15 +139,15 @@ def test_the_operating_point_and_the_live_rate_follow_the_budget(served, opened)
     to = status(served)["escalation"]
     rate = (to["escalated"] - at["escalated"]) / 240
     assert rate > before + 0.3
-    expect(page.locator("#live-about")).to_contain_text("of 240 samples", timeout=PATIENCE)
-    assert share(page.locator("#rate")) == pytest.approx(rate, abs=6e-4)
+    expect(page.locator("#live-about")).to_contain_text("of 240 samples")
+    shows(page.locator("#rate"), rate)
     assert float(page.locator("#live-mark").get_attribute("data-rate")) == pytest.approx(rate)
 
     # A page opened later does not mix in what was decided under the budget before.
     later = opened(served.url)
-    assert share(later.locator("#rate")) == pytest.approx(rate, abs=6e-4)
+    shows(later.locator("#rate"), rate)
     move(page, 20)
-    expect(later.locator("#budget-value")).to_have_text("20 %", timeout=PATIENCE)
+    expect(later.locator("#budget-value")).to_have_text("20 %")
 
 
 def test_a_decision_is_explained_class_by_class_with_the_keyboard_alone(served, opened):
@@ -198,7 +213,7 @@ def test_a_stopped_party_turns_red_and_a_stopped_coordinator_is_said(run, tmp_pa
         good = page.locator("#parties li[data-party=left] .word").evaluate("n => getComputedStyle(n).color")
         os.kill(up.told["parties"][1]["pid"], signal.SIGKILL)
         right = page.locator("#parties li[data-party=right]")
-        expect(right).to_have_attribute("data-state", "unavailable", timeout=PATIENCE)
+        expect(right).to_have_attribute("data-state", "unavailable")
         expect(right.locator(".word")).to_have_text("not reachable")
         assert right.locator(".word").evaluate("n => getComputedStyle(n).color") != good
         expect(right.locator(".more")).to_contain_text("for ")
@@ -206,8 +221,8 @@ def test_a_stopped_party_turns_red_and_a_stopped_coordinator_is_said(run, tmp_pa
         expect(page.locator("#alerts")).to_contain_text("Requests are refused now")
         expect(page.locator("#parties li[data-party=left]")).to_have_attribute("data-state", "ok")
         up.process.send_signal(signal.SIGTERM)
-        assert up.process.wait(30) == 0
-        expect(page.locator("#alerts")).to_contain_text("cannot be reached", timeout=PATIENCE)
+        assert up.process.wait(60) == 0
+        expect(page.locator("#alerts")).to_contain_text("cannot be reached")
         expect(page.locator("#budget")).to_be_disabled()
 
 
@@ -215,7 +230,7 @@ def test_nothing_flickers_while_it_is_looked_at(served, opened):
     """Rows that stay are the same nodes, and unchanged parts are not written again."""
     page = opened(served.url)
     expect(page.locator("#decisions tbody tr")).to_have_count(15)
-    page.wait_for_timeout(2500)
+    look_again(page, 2)
     page.evaluate(
         """() => {
             const lively = "#parties, footer, #live"; // times and distances, which do change
@@ -225,5 +240,5 @@ def test_nothing_flickers_while_it_is_looked_at(served, opened):
                 .observe(document.body, { childList: true, subtree: true, characterData: true, attributes: true });
         }"""
     )
-    page.wait_for_timeout(4500)
+    look_again(page, 3)
     assert page.evaluate("window.writes") == 0

@@ -1,0 +1,230 @@
+"""Real processes for the soak: parties and a coordinator by the command line, on loopback, with mutual TLS."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.soak_world import PARTIES, World
+
+__all__ = ["MODEL_NAME", "Federation", "Process", "StartError"]
+
+HOST = "127.0.0.1"
+MODEL_NAME = "soak"
+COORDINATOR = "main"
+START_SECONDS = 90.0
+STOP_SECONDS = 40.0
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class StartError(RuntimeError):
+    """A process did not come up."""
+
+
+@dataclass(eq=False)
+class Process:
+    """One command that can be killed and started again; what it writes to stderr is kept in one file."""
+
+    title: str
+    command: list[str]
+    log: Path
+    running: subprocess.Popen[str] | None = field(default=None, repr=False)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs, or ran last."""
+        assert self.running is not None  # noqa: S101 (started before anybody asks)
+        return self.running.pid
+
+    def begin(self) -> None:
+        """Start it."""
+        environment = {name: text for name, text in os.environ.items() if not name.startswith("GAINROUTE_")}
+        # The fusion's factory is in this repository, beside whatever else was to be found.
+        found = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment |= {"PYTHONPATH": found, "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"}
+        with self.log.open("ab") as errors:
+            self.running = subprocess.Popen(  # noqa: S603 (our own command)
+                self.command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+                env=environment, cwd=self.log.parent, start_new_session=True,
+            )  # fmt: skip
+
+    def ready(self) -> str:
+        """The line that it prints once it listens."""
+        process = self.running
+        assert process is not None  # noqa: S101
+        assert process.stdout is not None  # noqa: S101
+        late = threading.Timer(START_SECONDS, process.kill)  # readline has no deadline of its own
+        late.start()
+        try:
+            line = process.stdout.readline()
+        finally:
+            late.cancel()
+        if not line:
+            code = process.wait()
+            last = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
+            raise StartError(f"{self.title} did not start (exit code {code}): " + " | ".join(last))
+        return line
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self.running is not None:
+            self.running.kill()
+            self.running.wait()
+            self._let_go()
+
+    def stop(self) -> int:
+        """SIGTERM, SIGKILL where that is not enough; returns the exit code."""
+        if self.running is None:
+            return 0
+        self.running.terminate()
+        try:
+            code = self.running.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.running.kill()
+            code = self.running.wait()
+        self._let_go()
+        return code
+
+    def _let_go(self) -> None:
+        if self.running is not None and self.running.stdout is not None:
+            self.running.stdout.close()
+
+    def resident_bytes(self) -> int | None:
+        """Memory that it holds (VmRSS); None while it does not run."""
+        try:
+            text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return None
+        found = [line.split()[1] for line in text.splitlines() if line.startswith("VmRSS:")]
+        return int(found[0]) * 1024 if found else None
+
+
+class Federation:
+    """Three parties and a coordinator in a folder; ends every process it began, however it is left.
+
+    Parameters
+    ----------
+    folder
+        For certificates, settings, data and logs.
+    world
+        What is served.
+    """
+
+    def __init__(self, folder: Path, world: World) -> None:
+        self.folder = folder
+        ports = _free_ports(len(PARTIES) + 1)
+        self.port = ports[-1]
+        self.log = folder / "coordinator" / "decisions.sqlite"
+        gainroute = [sys.executable, "-m", "gainroute"]
+        _run([*gainroute, "certs", "init", "--out", "ca"], folder)
+        self.parties: dict[str, Process] = {}
+        for index, (name, port) in enumerate(zip(PARTIES, ports, strict=False)):
+            home = folder / name
+            home.mkdir()
+            world.write_columns(index, home / "answers.npz")
+            _run([*gainroute, "certs", "issue", "party", name, "--ca", "ca", "--out", name], folder)
+            (home / "party.toml").write_text(_party_settings(name, port), encoding="utf-8")
+            command = [*gainroute, "party", "--config", str(home / "party.toml"), "--json"]
+            self.parties[name] = Process(f"party {name}", command, home / "stderr")
+        home = folder / "coordinator"
+        _run([*gainroute, "certs", "issue", "coordinator", COORDINATOR, "--ca", "ca", "--out", str(home)], folder)
+        settings = _coordinator_settings(self.port, dict(zip(PARTIES, ports, strict=False)), world.artifact)
+        (home / "coordinator.toml").write_text(settings, encoding="utf-8")
+        command = [*gainroute, "coordinator", "--config", str(home / "coordinator.toml"), "--log-level", "warning"]
+        self.coordinator = Process("the coordinator", command, home / "stderr")
+
+    def __enter__(self) -> Federation:  # noqa: PYI034 (Self is newer than Python 3.10)
+        try:
+            for party in self.parties.values():
+                party.begin()
+            for party in self.parties.values():
+                party.ready()
+            self.coordinator.begin()
+            self.coordinator.ready()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def stop(self) -> dict[str, int]:
+        """SIGTERM to all, the coordinator first; exit codes by title."""
+        return {process.title: process.stop() for process in (self.coordinator, *self.parties.values())}
+
+    def _end(self) -> None:
+        for process in (self.coordinator, *self.parties.values()):
+            process.kill()
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
+    if done.returncode:
+        raise StartError(f"{' '.join(command[1:])} failed: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports below those that the system hands to clients: nobody takes one by chance while its server is down."""
+    found: list[int] = []
+    for port in random.sample(range(20000, 30000), 200):  # another soak may run beside this one
+        with socket.socket() as trial:
+            try:
+                trial.bind((HOST, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise StartError(f"of 200 ports between 20000 and 30000 only {len(found)} are free; {count} are needed")
+
+
+def _party_settings(name: str, port: int) -> str:
+    return f"""
+name = "{name}"
+coordinators = ["{COORDINATOR}"]
+listen = "{HOST}:{port}"
+log_level = "warning"
+[tls]
+ca = "ca.crt"
+certificate = "{name}.crt"
+key = "{name}.key"
+[source]
+columns = "answers.npz"
+[quota]
+samples_per_minute = 0
+embeddings_per_minute = 0
+[audit]
+path = "audit.jsonl"
+"""
+
+
+def _coordinator_settings(port: int, parties: dict[str, int], artifact: Path) -> str:
+    rows = "".join(f'[[party]]\nname = "{name}"\naddress = "{HOST}:{at}"\n' for name, at in parties.items())
+    return f"""
+[server]
+host = "{HOST}"
+port = {port}
+model = "{MODEL_NAME}"
+[router]
+artifact = {json.dumps(str(artifact))}
+[fusion]
+factory = "benchmarks.soak_world:make_fusion"
+{rows}
+[tls]
+ca = "ca.crt"
+certificate = "{COORDINATOR}.crt"
+key = "{COORDINATOR}.key"
+[rounds]
+on_missing_party = "pool"
+health_seconds = 1.0
+[log]
+path = "decisions.sqlite"
+"""
