@@ -359,8 +359,8 @@ def test_compare_runs_every_router_and_one_of_the_user_s(folder: Path, monkeypat
     assert len(names) == 8
     assert len(result["routers"][0]["interval"]) == 2
     assert "the module mine_cli has no Yours" in refused("compare", "calib.npz", "--router", "mine_cli:Yours")
-    assert "is not a router" in refused("compare", "calib.npz", "--router", "mine_cli:nothing")
-    assert "MODULE:CLASS" in refused("compare", "calib.npz", "--router", "mine_cli")
+    assert "derived from gainroute.Router" in refused("compare", "calib.npz", "--router", "mine_cli:nothing")
+    assert "module:Class" in refused("compare", "calib.npz", "--router", "mine_cli")
     assert "No module named" in refused("compare", "calib.npz", "--router", "nowhere_to_be_found:X")
 
 

@@ -255,7 +255,7 @@ def test_report_adds_a_strangers_router_to_every_table(records: Path, monkeypatc
     assert "| Margin |" in page
     assert "which of its claims held" in (records / "o/README.md").read_text(encoding="utf-8")
     assert "Which claims held" in (records / "o/against_the_paper.md").read_text(encoding="utf-8")
-    assert "cannot be imported" in refused("report", "--router", "strange_margin:Mergin", "--out", "o")
+    assert "has no Mergin" in refused("report", "--router", "strange_margin:Mergin", "--out", "o")
 
 
 def test_report_needs_no_torch_and_says_what_is_wrong(records: Path) -> None:

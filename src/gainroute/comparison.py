@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,12 +27,45 @@ from gainroute.routers import (
 from gainroute.types import ArrayLike, FloatArray, IntArray
 from gainroute.validation import as_labels, as_local_posteriors, as_utility, as_weights, check_fraction
 
-__all__ = ["ORACLE", "REFERENCE", "Candidate", "Comparison", "ComparisonRow", "candidates", "compare_routers"]
+__all__ = [
+    "ORACLE",
+    "REFERENCE",
+    "Candidate",
+    "Comparison",
+    "ComparisonRow",
+    "candidates",
+    "compare_routers",
+    "load_router",
+]
 
 Candidate = Callable[[], Router]
 
 REFERENCE = "confidence"
 ORACLE = "oracle (needs labels)"
+
+
+def load_router(spec: str) -> type[Router]:
+    """Find a router of the user's own, named "module:Class"; the module is run, as the user asked.
+
+    The current folder is looked in first, as `python` does.
+    """
+    module, colon, name = spec.partition(":")
+    if not (module and colon and name):
+        raise SettingError(f"router is {spec!r}; module:Class is needed, such as mine:MyRouter for mine.py")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise SettingError(
+            f"router {spec!r} cannot be imported ({error}); is {module}.py in this folder, or installed?"
+        ) from error
+    except AttributeError:
+        raise SettingError(f"router {spec!r}: the module {module} has no {name}; check the spelling") from None
+    if not (isinstance(found, type) and issubclass(found, Router)):
+        raise SettingError(f"router {spec!r} is {found!r}; a class derived from gainroute.Router is needed")
+    return found
 
 
 @dataclass(frozen=True, eq=False)

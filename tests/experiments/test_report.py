@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import gainroute as gr
+from gainroute.comparison import load_router
 from gainroute.errors import DataError, SettingError
 from gainroute.experiments import cache as cache_module
 from gainroute.experiments import report
 from gainroute.experiments.records import save_record
-from gainroute.experiments.report import build_report, load_router
+from gainroute.experiments.report import build_report
 from gainroute.figures import encode
 from gainroute.types import FloatArray
 from synthetic_records import synthetic_record

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,9 +20,7 @@ from gainroute.cli.options import (
     read_utility,
 )
 from gainroute.cli.output import budget_text, console, guarded, notes, print_json, table
-from gainroute.comparison import ORACLE, REFERENCE, Candidate, Comparison, candidates, compare_routers
-from gainroute.errors import SettingError
-from gainroute.router import Router
+from gainroute.comparison import ORACLE, REFERENCE, Comparison, candidates, compare_routers, load_router
 
 __all__ = ["compare"]
 
@@ -60,7 +56,7 @@ def compare(
     """
     with notes() as said:
         worth = read_utility(utility)
-        named = candidates(worth) | {spec: _own(spec) for spec in router or []}
+        named = candidates(worth) | {spec: load_router(spec) for spec in router or []}
         rates = numbers(budgets, "--budgets")
         read = read_data(data, posteriors, labels, on, classes)
         read.require("labels", "strong_prediction")
@@ -96,25 +92,6 @@ def _columns(known: Any) -> dict[str, Any]:
     }
     if "strong_prediction" not in found:
         found["strong_prediction"] = known.strong_posterior.argmax(axis=1)
-    return found
-
-
-def _own(spec: str) -> Candidate:
-    """Find a router of the user's own; its module is run, as the user asked."""
-    module, colon, name = spec.partition(":")
-    if not (module and colon and name):
-        raise SettingError(f"--router is {spec!r}; MODULE:CLASS is needed, such as mine:MyRouter for mine.py")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise SettingError(f"--router {spec}: {error}; is {module}.py in this folder, or installed?") from error
-    except AttributeError:
-        raise SettingError(f"--router {spec}: the module {module} has no {name}; check the spelling") from None
-    if not (isinstance(found, type) and issubclass(found, Router)):
-        raise SettingError(f"--router {spec} is not a router; a class derived from gainroute.Router is needed")
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gainroute.errors import DataError, SettingError
+from gainroute.comparison import load_router
+from gainroute.errors import DataError
 from gainroute.experiments import tables
 from gainroute.experiments.cache import Cache, cached_study, settings_text, stamp
 from gainroute.experiments.claims import claims_of, paper_page
@@ -39,7 +39,7 @@ from gainroute.figures import (
 from gainroute.files import write_bytes
 from gainroute.router import Router
 
-__all__ = ["build_report", "diagrams_of", "lines_of", "load_router"]
+__all__ = ["build_report", "diagrams_of", "lines_of"]
 
 MEASURES = {"accuracy": "accuracy", "EP": "precision", "NE": "neutral"}
 LEGEND = (
@@ -109,20 +109,6 @@ def build_report(
     overview = tables.to_markdown(tables.overview_table(built))
     write_bytes(out / "README.md", f"# Results\n\n{overview}\n{pages}\n".encode())
     return built
-
-
-def load_router(spec: str) -> type[Router]:
-    """Import a router class named "module:Class"."""
-    module, colon, name = spec.partition(":")
-    if not (module and colon and name):
-        raise SettingError(f'router is {spec!r}; name it as "module:Class", such as "my_package.routing:MyRouter"')
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise SettingError(f"router {spec!r} cannot be imported ({error}); check PYTHONPATH and the name") from error
-    if not (isinstance(found, type) and issubclass(found, Router)):
-        raise SettingError(f"router {spec!r} is {found!r}; a class derived from gainroute.Router is needed")
-    return found
 
 
 # ---- what figures are drawn from ----------------------------------------------------------------
