@@ -285,7 +285,7 @@ def test_strong_posteriors_computed_beforehand_need_no_embedding(fed, tmp_path):
         coordinator = Coordinator(settings, fed.parties, load_fusion=load_fusion_source)
         await coordinator.start()
         try:
-            return (await coordinator.infer(IDS, "r")).outcome
+            return await coordinator.infer(IDS, "r", lambda answered: answered.outcome)
         finally:
             await coordinator.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 import sqlite3
 import time
 from contextlib import closing
@@ -13,8 +14,8 @@ import pytest
 from fake_federation import ADMIN, IDS, N, eventually, federation, running
 
 from gainroute.coordinator.log import DecisionLog
-from gainroute.coordinator.records import delete_before
-from gainroute.coordinator.schema import MIGRATIONS, connect, migrate
+from gainroute.coordinator.records import delete_before, get_state, put_state
+from gainroute.coordinator.schema import JOURNAL_PAGES, MIGRATIONS, connect, migrate
 from gainroute.coordinator.settings import LogSettings
 from gainroute.errors import ArtifactVersionError, DataError, SettingError
 
@@ -39,6 +40,28 @@ def test_every_commit_is_on_disk_and_the_schema_is_versioned(tmp_path):
     ]
     log.close()
     assert found == ["wal", 2, len(MIGRATIONS)]
+
+
+def test_the_journal_has_its_full_size_from_the_start_and_a_second_start_finds_every_row(tmp_path):
+    path = tmp_path / "log.sqlite"
+    journal = tmp_path / "log.sqlite-wal"
+    log = DecisionLog(LogSettings(path=path))
+    at_start = journal.stat().st_size
+
+    async def write(names):
+        for name in names:
+            await log.write(lambda connection, name=name: put_state(connection, name, 1))
+
+    asyncio.run(write(["a", "b"]))
+    assert at_start > 4096 * JOURNAL_PAGES
+    assert journal.stat().st_size == at_start
+    # What a process that is killed leaves: the file and its journal, as they are now.
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(path, copy)
+    shutil.copy(journal, tmp_path / "copy.sqlite-wal")
+    log.close()
+    DecisionLog(LogSettings(path=copy)).close()
+    assert set(get_state(copy, ["a", "b", "c"])) == {"a", "b"}
 
 
 def test_an_older_log_is_brought_up_to_date_and_a_newer_one_refused(tmp_path):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import struct
 import threading
 import time
+from html import escape
 
 import httpx
 import numpy as np
@@ -180,6 +182,24 @@ def test_metadata_health_docs_and_metrics(door):
     page = door("GET", "/")
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_the_docs_page_tells_every_call_and_loads_nothing_from_elsewhere(door):
+    schema = door("GET", "/openapi.json").json()
+    page = door("GET", "/docs").text
+    assert len(schema["paths"]) > 10
+    for path, methods in schema["paths"].items():
+        assert f"<code>{path}</code>" in page, path
+        assert all(escape(operation["summary"]) in page for operation in methods.values())
+    assert "busy" in page
+    dashboard = door("GET", "/").text
+    own = re.findall(r'(?:src|href)="(/dashboard/[^"]+)"', dashboard)
+    assert own
+    for text in (page, dashboard, *(door("GET", path).text for path in own)):
+        addresses = re.findall(r'(?:src|href|action|data)\s*=\s*["\']?([^"\'\s>]+)', text)
+        addresses += re.findall(r'(?:url\(|@import|fetch\(|from)\s*["\']([^"\']+)', text)
+        assert not [address for address in addresses if "//" in address]
+        assert not re.search(r"(?:https?:)?//(?!www\.w3\.org/)[\w-]+\.\w", text)
 
 
 # ---- who may enter --------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from starlette.responses import Response
 
 from gainroute.coordinator.admin import admin_routes
 from gainroute.coordinator.dashboard import dashboard_routes
+from gainroute.coordinator.docs_page import docs_page
 from gainroute.coordinator.errors import BadRequestError, CoordinatorError, NotFoundError
 from gainroute.coordinator.feedback import feedback_routes
 from gainroute.coordinator.http import json_response
-from gainroute.coordinator.inference_routes import inference_routes
+from gainroute.coordinator.inference_routes import add_inference
 from gainroute.coordinator.metrics import CONTENT_TYPE
 from gainroute.coordinator.security import Doorkeeper, error_body, error_headers
 from gainroute.coordinator.service import Coordinator
@@ -37,6 +38,7 @@ ERRORS = {
     422: "`handshake`: router, models and parties do not fit together.",
     503: "`busy`, `party_missing`, `log_failed`, `draining`, `unavailable`: try again after `Retry-After` seconds.",
 }
+DOCS_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
 ERROR_SCHEMA = {
     "type": "object",
     "required": ["error", "code"],
@@ -76,9 +78,10 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
         description="Two-round vertical federated inference, behind the Open Inference Protocol (v2).",
         lifespan=lifespan,
         responses=responses,
+        docs_url=None,
         redoc_url=None,
     )
-    app.include_router(inference_routes(coordinator))
+    add_inference(app, coordinator)
     app.include_router(feedback_routes(coordinator))
     app.include_router(status_routes(coordinator))
     app.include_router(admin_routes(coordinator))
@@ -92,6 +95,10 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
             parties=coordinator.parties, log_ok=not coordinator.log.error, certificates=coordinator.certificates,
         )  # fmt: skip
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(docs_page(app.openapi()), media_type="text/html", headers=DOCS_HEADERS)
 
     app.add_exception_handler(GainrouteError, _gainroute_error)
     app.add_exception_handler(HTTPException, _http_error)

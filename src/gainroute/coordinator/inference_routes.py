@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import request_response
 
 from gainroute.coordinator.errors import CoordinatorError, NotFoundError
 from gainroute.coordinator.http import json_response, read_body
@@ -15,13 +18,21 @@ from gainroute.coordinator.schema import decision_id
 from gainroute.coordinator.service import Answered, Coordinator
 from gainroute.coordinator.v2 import HEADER, Tensor, model_metadata, parse_request, write_response
 
-__all__ = ["inference_routes"]
+__all__ = ["add_inference"]
 
 EXAMPLE = {"inputs": [{"name": "id", "shape": [2], "datatype": "BYTES", "data": ["sample-1", "sample-2"]}]}
 BIGGEST = float(np.finfo(np.float32).max)
 
 
-def inference_routes(coordinator: Coordinator) -> APIRouter:
+class PlainRoute(APIRoute):
+    """Documented like every other route, and called without what the framework does for arguments it has none of."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.app = request_response(self.endpoint)
+
+
+def add_inference(app: FastAPI, coordinator: Coordinator) -> None:
     """Health, metadata, inference."""
     routes = APIRouter(prefix="/v2", tags=["inference"])
     settings = coordinator.settings
@@ -38,9 +49,6 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
                 f"version {version[:60]!r} is not in use; {now!r} is: leave the version out to follow it"
             )
 
-    @routes.post(
-        "/models/{name}/infer", summary="Answer samples", openapi_extra={"requestBody": body, "parameters": named[:1]}
-    )
     async def infer(request: Request) -> Response:
         """Answer the samples named by the input `id` (BYTES, [N]).
 
@@ -48,14 +56,6 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
         `score` (FP32), `route` (BYTES: `round1`, `round2`, `degraded:<reasons>`, `unknown`), `decision_id` (BYTES).
         JSON, or the binary tensor extension.
         """
-        return await _answer(request)
-
-    @routes.post("/models/{name}/versions/{version}/infer", summary="Answer samples by the version named",
-                 openapi_extra={"requestBody": body, "parameters": named})  # fmt: skip
-    async def infer_version(request: Request) -> Response:
-        return await _answer(request)
-
-    async def _answer(request: Request) -> Response:
         name: str = request.path_params["name"]
         version: str | None = request.path_params.get("version")
         status = 500
@@ -63,11 +63,14 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
             check(name, version)
             data = await read_body(request, settings.server.max_body_bytes)
             asked = parse_request(data, request.headers.get(HEADER), settings.batching.max_batch)
-            answered = await coordinator.infer(asked.ids, request.state.request_id)
-            used = answered.outcome.version.name
-            if version is not None and used != version:
-                raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
-            text, length = write_response(asked, name, used, _tensors(answered))
+
+            def encode(answered: Answered) -> tuple[bytes, int | None]:
+                used = answered.outcome.version.name
+                if version is not None and used != version:
+                    raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
+                return write_response(asked, name, used, partial(_tensor, answered))
+
+            text, length = await coordinator.infer(asked.ids, request.state.request_id, encode)
             status = 200
         except CoordinatorError as error:
             status = error.status
@@ -105,18 +108,22 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
         check(name, None)
         return json_response(model_metadata(name, [coordinator.version.name], coordinator.classes))
 
-    return routes
+    for path, told, summary in (
+        ("/v2/models/{name}/infer", named[:1], "Answer samples"),
+        ("/v2/models/{name}/versions/{version}/infer", named, "Answer samples by the version named"),
+    ):
+        app.router.add_api_route(
+            path, infer, methods=["POST"], tags=["inference"], summary=summary, route_class_override=PlainRoute,
+            openapi_extra={"requestBody": body, "parameters": told},
+        )  # fmt: skip
+    app.include_router(routes)
 
 
-def _tensors(answered: Answered) -> dict[str, Tensor]:
+def _tensor(answered: Answered, name: str) -> Tensor:
     out = answered.outcome
-    first = answered.first
-    score = np.nan_to_num(out.score, nan=0.0, posinf=BIGGEST, neginf=-BIGGEST).astype(np.float32)
-    return {
-        "label": out.label,
-        "probabilities": out.probabilities,
-        "escalated": out.escalated,
-        "score": score,
-        "route": out.route,
-        "decision_id": [decision_id(seq) for seq in range(first, first + len(out))],
-    }
+    if name == "score":
+        return np.nan_to_num(out.score, nan=0.0, posinf=BIGGEST, neginf=-BIGGEST).astype(np.float32)
+    if name == "decision_id":
+        return [decision_id(seq) for seq in range(answered.first, answered.first + len(out))]
+    found: Tensor = getattr(out, name)
+    return found

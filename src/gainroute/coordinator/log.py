@@ -19,7 +19,7 @@ import numpy as np
 
 from gainroute.coordinator.errors import LogFailedError
 from gainroute.coordinator.outcome import Outcome
-from gainroute.coordinator.schema import COLUMNS, connect, migrate
+from gainroute.coordinator.schema import COLUMNS, connect, migrate, prepare
 from gainroute.coordinator.settings import LogSettings
 from gainroute.errors import DataError, SettingError
 
@@ -83,6 +83,7 @@ class DecisionLog:
         connection = connect(str(self.path), max_bytes=self._settings.max_bytes)
         try:
             migrate(connection, str(self.path))
+            prepare(connection, str(self.path))
         except BaseException:
             connection.close()
             raise
@@ -94,8 +95,8 @@ class DecisionLog:
         self._next = first + n
         return first
 
-    async def append(self, entry: Entry) -> None:
-        """Write the decisions of a request; returns once they are on disk.
+    def append(self, entry: Entry) -> asyncio.Future[None]:
+        """Write the decisions of a request; done once they are on disk.
 
         Raises
         ------
@@ -109,7 +110,7 @@ class DecisionLog:
             with closing(connection.cursor()) as cursor:
                 cursor.executemany(INSERT, rows_of(entry, keep))
 
-        await self._submit(insert, alone=False)
+        return self._submit(insert, alone=False)
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do `work` in a transaction of its own; returns once it is on disk.

@@ -14,6 +14,7 @@ import uvicorn
 from threadpoolctl import threadpool_limits
 
 from gainroute.coordinator.app import create_app
+from gainroute.coordinator.front_door_tls import FrontDoorCertificate
 from gainroute.coordinator.service import Coordinator
 from gainroute.coordinator.settings import CoordinatorSettings, PartySettings, TlsSettings
 from gainroute.errors import DataError, SettingError
@@ -90,11 +91,14 @@ class _Server(uvicorn.Server):
         door = settings.server
         config = uvicorn.Config(
             create_app(coordinator, manage=False), lifespan="off", log_config=None, access_log=False,
-            server_header=False, timeout_keep_alive=30, timeout_graceful_shutdown=max(1, round(door.drain_seconds)),
+            server_header=False, proxy_headers=False, timeout_keep_alive=30,
+            timeout_graceful_shutdown=max(1, round(door.drain_seconds)),
             ssl_certfile=door.certificate, ssl_keyfile=door.key,
         )  # fmt: skip
         super().__init__(config)
         self._ready = ready
+        self._door = door
+        self._certificate: FrontDoorCertificate | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -104,7 +108,15 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Say so once requests are taken."""
         await super().startup(sockets)
+        if self.config.ssl is not None and self._door.certificate is not None and self._door.key is not None:
+            self._certificate = FrontDoorCertificate(self.config.ssl, self._door.certificate, self._door.key)
         self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Once a second, see whether the front door's certificate was replaced."""
+        if counter % 10 == 0 and self._certificate is not None:
+            self._certificate.look()
+        return await super().on_tick(counter)
 
     def ask_to_stop(self, number: int) -> None:
         """Take no new connections, answer what is under way; at the second signal, do not wait for it."""
@@ -116,7 +128,8 @@ class _Server(uvicorn.Server):
 def _bind(settings: CoordinatorSettings) -> socket.socket:
     host, port = settings.server.host, settings.server.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named: asyncio sends without delay only where it reads TCP there, and clients would wait 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host.strip("[]"), port))

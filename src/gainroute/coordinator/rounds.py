@@ -144,10 +144,12 @@ def decide(version: Version, asked: Asked, n: int, *, pool: bool) -> FirstRound:
     absent = dict(asked.failed)
     while True:
         _check_policy(version, absent, pool)
-        blank = np.full((n, version.columns), np.nan, np.float32)
-        sent = [blank if name in absent else asked.values[name] for name in version.parties]
+        local = np.full((len(version.parties), n, version.columns), np.nan, np.float32)
+        for row, name in zip(local, version.parties, strict=True):
+            if name not in absent:
+                row[:] = asked.values[name]
         try:
-            return FirstRound(round_one(version.router, sent), np.stack(sent), absent)
+            return FirstRound(round_one(version.router, list(local)), local, absent)
         except (PosteriorError, ShapeError):
             nonsense = _nonsense(version, asked, absent)
             if not nonsense:

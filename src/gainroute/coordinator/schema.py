@@ -5,12 +5,15 @@ A migration, once released, is never edited: the next one is appended.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from gainroute.errors import ArtifactVersionError
 
-__all__ = ["COLUMNS", "MIGRATIONS", "connect", "decision_id", "migrate", "sequence"]
+__all__ = ["COLUMNS", "JOURNAL_PAGES", "MIGRATIONS", "connect", "decision_id", "migrate", "prepare", "sequence"]
 
 # `seq` is microseconds since 1970, or one more than the last: ordered by time, and unique across restarts.
 # Posteriors are float32, little-endian: local (M, K′) with NaN for a party that lacks the sample; pooled, strong (K,).
@@ -59,6 +62,8 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
+JOURNAL_PAGES = 4000  # after which SQLite empties the journal into the file, and begins it again
+
 COLUMNS = (
     "seq", "sample_id", "request_id", "time", "local", "pooled", "strong", "score", "threshold", "probability",
     "route", "label", "weak_prediction", "strong_prediction", "router", "bytes", "latency",
@@ -90,7 +95,7 @@ def connect(path: str, *, max_bytes: int = 0) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON",
-                       "wal_autocheckpoint=4000"):  # fmt: skip
+                       f"wal_autocheckpoint={JOURNAL_PAGES}"):  # fmt: skip
             connection.execute(f"PRAGMA {pragma}")
         if max_bytes:
             (page,) = connection.execute("PRAGMA page_size").fetchone()
@@ -99,6 +104,27 @@ def connect(path: str, *, max_bytes: int = 0) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def prepare(connection: sqlite3.Connection, path: str) -> None:
+    """Give the journal its full size now, in zeros, which SQLite reads as "ends here".
+
+    A commit then overwrites blocks that the file has already; a file that grows makes the disk write its length too,
+    which takes about as long again.
+    """
+    page, version = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_size", "user_version"))
+    with suppress(sqlite3.Error, OSError):  # it is slower without, and that is all
+        connection.execute(f"PRAGMA user_version={version}")  # a write: the journal is there afterwards
+        with Path(f"{path}-wal").open("r+b", buffering=0) as journal:
+            size = journal.seek(0, os.SEEK_END)
+            wanted = max(JOURNAL_PAGES * (page + 24) + 32 - size, 0)
+            written = 0
+            try:
+                written = journal.write(bytes(wanted)) or 0
+                os.fsync(journal.fileno())
+            finally:
+                if written < wanted:  # a disk that is nearly full: what room there is belongs to the decisions
+                    journal.truncate(size)
 
 
 def migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[str] = MIGRATIONS) -> int:

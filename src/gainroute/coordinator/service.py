@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gainroute.coordinator.engine import Engine
 from gainroute.coordinator.errors import CoordinatorError, LogFailedError
@@ -27,6 +28,7 @@ from gainroute.transports.base import PartyConnection
 
 __all__ = ["Answered", "Coordinator"]
 
+T = TypeVar("T")
 log = logging.getLogger("gainroute.coordinator")
 RETENTION_SECONDS = 600.0
 IMPATIENT_SECONDS = 1.0
@@ -119,26 +121,45 @@ class Coordinator:
 
     # ---- answering ------------------------------------------------------------------------------
 
-    async def infer(self, ids: Sequence[str], request_id: str) -> Answered:
-        """Answer samples; returns once the decisions are on disk, or, if the policy says so, marked as not."""
+    async def infer(self, ids: Sequence[str], request_id: str, encode: Callable[[Answered], T]) -> T:
+        """Answer samples; returns once the decisions are on disk, or, if the policy says so, marked as not.
+
+        Parameters
+        ----------
+        ids, request_id
+            What is asked, and how the logs call it.
+        encode
+            Makes the reply of the answers; it works while the disk does.
+        """
         began = time.perf_counter()
         n = len(ids)
         self.engine.take_on(n)
         try:
             outcome = await self.engine.answer(ids, request_id)
             first = self.log.numbers(n)
-            entry = Entry(outcome, first, time.time(), request_id, time.perf_counter() - began)
+            on_disk = self.log.append(Entry(outcome, first, time.time(), request_id, time.perf_counter() - began))
             try:
-                await self.log.append(entry)
-            except LogFailedError:
-                self.metrics.unlogged()
-                if self.settings.log.on_failure == "refuse":
-                    raise
-                outcome = replace(outcome, route=[unlogged(route) for route in outcome.route])
+                await asyncio.sleep(0)  # the writer's turn
+                reply = encode(Answered(outcome, first))
+            finally:
+                outcome, logged = await self._logged(outcome, on_disk)
+            if not logged:
+                reply = encode(Answered(outcome, first))
             self.metrics.answered(outcome, time.perf_counter() - began, self.sample_bytes(outcome.version))
-            return Answered(outcome, first)
+            return reply
         finally:
             self.engine.let_go(n)
+
+    async def _logged(self, outcome: Outcome, on_disk: Awaitable[None]) -> tuple[Outcome, bool]:
+        """Wait for the disk; where it fails, refuse, or mark the answers, as the policy says."""
+        try:
+            await on_disk
+        except LogFailedError:
+            self.metrics.unlogged()
+            if self.settings.log.on_failure == "refuse":
+                raise
+            return replace(outcome, route=[unlogged(route) for route in outcome.route]), False
+        return outcome, True
 
     @property
     def version(self) -> Version:

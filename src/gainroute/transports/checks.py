@@ -85,8 +85,8 @@ def _problem(values: Floats, *, posterior: bool) -> str | None:
         return None
     if posterior:
         # Comparisons with NaN are false, so that two passes find everything.
-        off = np.abs(values.sum(axis=1) - 1)
-        if values.min() >= 0 and off.max() <= SUM_TOLERANCE:
+        off = np.abs(np.add.reduce(values, axis=1) - 1)
+        if np.minimum.reduce(values, axis=None) >= 0 and np.maximum.reduce(off) <= SUM_TOLERANCE:
             return None
         if not np.isfinite(values).all():
             return "NaN or infinity"

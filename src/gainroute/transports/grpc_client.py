@@ -93,13 +93,13 @@ class GrpcConnection:
 
     async def posteriors(self, ids: Sequence[Any], *, model: str, request_id: str) -> Reply:
         """Round 1: local posteriors by the model version named."""
-        session, description = await self._knowing(model)
+        session, description = self._known(model) or await self._knowing(model)
         ask = pb.Request(round=pb.ROUND_POSTERIORS, model=model, request_id=request_id)
         return await self._ask(session, ask, ids, len(description.classes), POSTERIOR_ENCODING)
 
     async def embeddings(self, ids: Sequence[Any], *, model: str, codec: str, request_id: str) -> Reply:
         """Round 2: embeddings by the model version named, through the codec named, decoded again."""
-        session, description = await self._knowing(model)
+        session, description = self._known(model) or await self._knowing(model)
         check_codec_offered(description, codec)
         ask = pb.Request(round=pb.ROUND_EMBEDDINGS, model=model, codec=codec, request_id=request_id)
         return await self._ask(session, ask, ids, find_model(description, model).dimension, codec)
@@ -117,6 +117,14 @@ class GrpcConnection:
         await asyncio.gather(*self._retiring, return_exceptions=True)
 
     # ---- asking -------------------------------------------------------------------------------------
+
+    def _known(self, model: str) -> tuple[Session, PartyDescription] | None:
+        """What `_knowing` gives, where there is nothing to wait for: the usual case, and on every request's way."""
+        session = self._session
+        if session is None or session.ended.done() or session.description is None:
+            return None
+        known = any(found.hash == model for found in session.description.models)
+        return (session, session.description) if known else None
 
     async def _knowing(self, model: str) -> tuple[Session, PartyDescription]:
         """A session, and a description that names the model: where it does not, it is asked for anew."""

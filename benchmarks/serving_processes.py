@@ -1,0 +1,248 @@
+"""Processes of the serving benchmark, a client with a keep-alive connection, and a relay that counts bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import select
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, cast
+from urllib.parse import urlsplit
+
+from typing_extensions import Self
+
+from benchmarks.serving_models import NAMES, VARIABLE
+from gainroute.coordinator.tokens import hash_token
+from gainroute.transports.authority import Authority
+from gainroute.transports.certificates import CertificateFiles, Identity
+
+__all__ = ["ADMIN", "Client", "Pool", "Relay", "coordinator_config", "party_config"]
+
+ROOT = Path(__file__).resolve().parents[1]
+ADMIN = "the benchmark's own"
+START_SECONDS, STOP_SECONDS, ANSWER_SECONDS = 120.0, 10.0, 60.0
+
+
+class Pool:
+    """Starts processes and stops every one of them at the end, however that comes.
+
+    Parameters
+    ----------
+    folder
+        Of their own: certificates, settings, logs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._authority = Authority.create(folder / "authority")
+        self._begun: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ended from outside, it still stops what it started
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._begun):
+            process.terminate()
+        for process in reversed(self._begun):
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def certificate(self, role: str, name: str, home: str) -> CertificateFiles:
+        """A certificate of the pool's own authority, in ``<home>/<name>``."""
+        return self._authority.issue(Identity(role, name), self.folder / home / name)
+
+    def start(self, *arguments: str | Path, party: int | None = None) -> str:
+        """Start ``python -m …`` and return the first line it prints."""
+        more = {} if party is None else {VARIABLE: str(party)}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        log = self.folder / f"process-{len(self._begun)}.log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(  # noqa: S603 (what we start is ours)
+                [sys.executable, "-m", *map(str, arguments)], stdout=subprocess.PIPE, stderr=errors, cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE", **more},
+                start_new_session=True, bufsize=0,
+            )  # fmt: skip
+        self._begun.append(process)
+        output = cast("IO[bytes]", process.stdout)
+        ready, _, _ = select.select([output], [], [], START_SECONDS)
+        line = output.readline().decode().strip() if ready else ""
+        if not line:
+            raise RuntimeError(f"{' '.join(map(str, arguments))} did not start: {log.read_text()[-2000:]}")
+        return line
+
+
+def _tls(files: CertificateFiles) -> str:
+    return f'[tls]\nca = "{files.ca}"\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
+
+
+def party_config(pool: Pool, name: str, factory: str) -> Path:
+    """Settings of a party that answers from this package, without a quota."""
+    files = pool.certificate("party", name, f"parties-{factory}")
+    path = files.ca.parent / "party.toml"
+    path.write_text(
+        f'name = "{name}"\ncoordinators = ["bench"]\nlisten = "127.0.0.1:0"\n{_tls(files)}'
+        f'[source]\nfactory = "benchmarks.serving_models:{factory}"\n'
+        "[quota]\nsamples_per_minute = 0\nembeddings_per_minute = 0\n"
+    )
+    return path
+
+
+def coordinator_config(pool: Pool, home: str, router: Path, fusion: str, addresses: Sequence[str]) -> Path:
+    """Settings of a coordinator: the defaults, and deadlines that a busy machine does not break."""
+    files = pool.certificate("coordinator", "bench", home)
+    rows = "".join(f'[[party]]\nname = "{n}"\naddress = "{a}"\n' for n, a in zip(NAMES, addresses, strict=True))
+    path = files.ca.parent / "coordinator.toml"
+    path.write_text(
+        f'[server]\nport = 0\n[router]\nartifact = "{router}"\n'
+        f'[fusion]\nfactory = "benchmarks.serving_models:{fusion}"\n{rows}{_tls(files)}'
+        f"[rounds]\none_seconds = {ANSWER_SECONDS}\ntwo_seconds = {ANSWER_SECONDS}\n"
+        f'[log]\npath = "decisions.sqlite"\n[tokens.admin]\nbench = "{hash_token(ADMIN)}"\n'
+    )
+    return path
+
+
+# ---- asking -----------------------------------------------------------------------------------------
+
+
+class Client:
+    """One keep-alive connection.
+
+    Parameters
+    ----------
+    url
+        Scheme, host and port.
+    path
+        What is posted to.
+    """
+
+    def __init__(self, url: str, path: str) -> None:
+        self.url, self.path = url, path
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=ANSWER_SECONDS)
+
+    def post(self, body: bytes, path: str | None = None, **headers: str) -> bytes:
+        """Post, and return what came back; anything but 200 is an error."""
+        told = {"Content-Type": "application/json", **headers}
+        self._connection.request("POST", path or self.path, body, told)
+        return self._read()
+
+    def get(self, path: str) -> Any:
+        """Fetch JSON."""
+        self._connection.request("GET", path)
+        return json.loads(self._read())
+
+    def _read(self) -> bytes:
+        response = self._connection.getresponse()
+        data = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"{self.url}{self.path}: {response.status} {data[:500]!r}")
+        return data
+
+    def latency(self, bodies: Sequence[bytes]) -> float:
+        """Median seconds a request, one after the other."""
+        self.close()  # a server may have given up a connection that waited too long; the next request opens another
+        found = []
+        for body in bodies:
+            begin = time.perf_counter()
+            self.post(body)
+            found.append(time.perf_counter() - begin)
+        return statistics.median(found)
+
+    def at_once(self, bodies: Sequence[bytes], concurrency: int) -> float:
+        """Seconds until all were answered, so many at once, a connection each."""
+        others = [Client(self.url, self.path) for _ in range(concurrency)]
+        for client in others:
+            client.post(bodies[0])
+
+        def work(number: int) -> None:
+            for body in bodies[number::concurrency]:
+                others[number].post(body)
+
+        try:
+            with ThreadPoolExecutor(concurrency) as threads:
+                begin = time.perf_counter()
+                for done in [threads.submit(work, i) for i in range(concurrency)]:
+                    done.result()
+                return time.perf_counter() - begin
+        finally:
+            for client in others:
+                client.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+
+# ---- counting ---------------------------------------------------------------------------------------
+
+
+class Relay:
+    """Passes TCP on to an address and counts what passes, in both directions: framing, TLS and ids included.
+
+    Parameters
+    ----------
+    target
+        ``host:port``.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self.bytes = 0
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                near, _ = self._listening.accept()
+                far = socket.create_connection(self._target)
+                for one, other in ((near, far), (far, near)):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._sockets.append(one)
+                    threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                with self._lock:
+                    self.bytes += len(data)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """End what passes."""
+        for one in (self._listening, *self._sockets):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+
+@contextlib.contextmanager
+def relays(targets: Sequence[str]) -> Iterator[list[Relay]]:
+    """A relay a target, closed at the end."""
+    begun = [Relay(target) for target in targets]
+    try:
+        yield begun
+    finally:
+        for relay in begun:
+            relay.close()
