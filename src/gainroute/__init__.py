@@ -7,6 +7,8 @@
 from gainroute import errors, evaluation
 from gainroute._version import __version__
 from gainroute.artifacts import load, save
+from gainroute.bucket import TokenBucket
+from gainroute.budget import BudgetController, ControlledDecision
 from gainroute.calibration import (
     DirichletCalibrator,
     IdentityCalibrator,
@@ -17,13 +19,17 @@ from gainroute.calibration import (
 )
 from gainroute.communication import communication_cost
 from gainroute.decision import calibration_threshold, certified_threshold
+from gainroute.drift import DriftMonitor
+from gainroute.drift_report import DriftReport
 from gainroute.errors import GainrouteError, GainrouteWarning
 from gainroute.gain import Explanation, expected_gain
 from gainroute.inference import Prediction, cascade, predict_two_round, predict_two_round_async
 from gainroute.log_linear import LogLinearPool, fit_log_linear
+from gainroute.logged import LoggedDecisions
 from gainroute.partial import PartialDecision, PartialEscalation
 from gainroute.party import AsyncParty, Party
 from gainroute.pooling import pool_mean
+from gainroute.recalibration import recalibrate
 from gainroute.reliability import classwise_reliability, confusion_matrix
 from gainroute.router import Router
 from gainroute.routers import (
@@ -34,17 +40,22 @@ from gainroute.routers import (
     LearnedGainRouter,
     RandomRouter,
 )
+from gainroute.shadow import ShadowComparison, compare_shadow
 from gainroute.types import Answer, CalibrationSet, Decision, Provenance, RoundOne
 
 __all__ = [
     "Answer",
     "AsyncParty",
+    "BudgetController",
     "CalibratedConfidenceRouter",
     "CalibrationSet",
     "ConfidenceRouter",
+    "ControlledDecision",
     "Decision",
     "DeferRouter",
     "DirichletCalibrator",
+    "DriftMonitor",
+    "DriftReport",
     "ExpectedGainRouter",
     "Explanation",
     "GainrouteError",
@@ -52,6 +63,7 @@ __all__ = [
     "IdentityCalibrator",
     "LearnedGainRouter",
     "LogLinearPool",
+    "LoggedDecisions",
     "PartialDecision",
     "PartialEscalation",
     "Party",
@@ -60,13 +72,16 @@ __all__ = [
     "RandomRouter",
     "RoundOne",
     "Router",
+    "ShadowComparison",
     "TemperatureCalibrator",
+    "TokenBucket",
     "__version__",
     "calibration_threshold",
     "cascade",
     "certified_threshold",
     "classwise_reliability",
     "communication_cost",
+    "compare_shadow",
     "confusion_matrix",
     "errors",
     "evaluation",
@@ -79,5 +94,6 @@ __all__ = [
     "pool_mean",
     "predict_two_round",
     "predict_two_round_async",
+    "recalibrate",
     "save",
 ]

@@ -192,7 +192,7 @@ class PartialEscalation:
 
         if spent(0.0) <= byte_budget:
             return 0.0
-        low, high = 0.0, 1.0 / self.bytes_.min()  # a gain is at most 1: beyond this price nothing is asked for
+        low, high = 0.0, float(1.0 / self.bytes_.min())  # a gain is at most 1: beyond this price nothing is asked for
         for _ in range(100):
             middle = (low + high) / 2
             low, high = (middle, high) if spent(middle) > byte_budget else (low, middle)

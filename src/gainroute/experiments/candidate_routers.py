@@ -191,9 +191,10 @@ class _LookScore:
         m = round_one.calibrated
         kept = np.take_along_axis(m, round_one.weak_prediction[:, None], axis=1)[:, 0]
         look = (_look(round_one, self.reliability) - self.centre) / self.scale
+        worth: FloatArray = expit(look @ self.slope)
         if self.offset:
-            return m @ self.reliability - kept + look @ self.slope
-        return expit(look @ self.slope) - kept
+            worth = m @ self.reliability + look @ self.slope
+        return worth - kept
 
 
 def _standard(look: FloatArray) -> tuple[FloatArray, FloatArray]:

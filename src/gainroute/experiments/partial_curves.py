@@ -13,7 +13,7 @@ from gainroute.partial import PartialDecision, PartialEscalation
 from gainroute.routers import ExpectedGainRouter
 from gainroute.types import FloatArray, IntArray
 
-__all__ = ["POINTS", "partial_curves"]
+__all__ = ["POINTS", "grid", "partial_curves"]
 
 POINTS = 101
 PRICES = 400
@@ -55,8 +55,9 @@ def partial_curves(record: Record, build: Callable[[], ExpectedGainRouter]) -> d
 def grid(record: Record) -> FloatArray:
     """Bytes a sample at the points of a curve, Round 1 included."""
     classes, dimensions = len(record.class_names), record.metadata["embedding_dimensions"]
-    ends = (communication_cost(classes, dimensions, rate) for rate in (0.0, 1.0))
-    return np.linspace(*ends, POINTS)
+    first, last = (communication_cost(classes, dimensions, rate) for rate in (0.0, 1.0))
+    found: FloatArray = np.linspace(first, last, POINTS)
+    return found
 
 
 def _answers(split: Split) -> dict[tuple[int, ...], IntArray]:
@@ -76,5 +77,6 @@ def _curve(decision: PartialDecision, cost: FloatArray, split: Split) -> FloatAr
         spent.append(float(np.where(asked, cost[best], 0).mean()))
         accuracy.append(float(np.where(asked, right[rows, best], weak).mean()))
     order = np.argsort(spent, kind="stable")
-    whole = float(cost.max())
-    return np.interp(np.linspace(0, whole, POINTS), np.array(spent)[order], np.array(accuracy)[order])
+    at = np.linspace(0, float(cost.max()), POINTS)
+    matched: FloatArray = np.interp(at, np.array(spent)[order], np.array(accuracy)[order])
+    return matched

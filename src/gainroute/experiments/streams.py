@@ -18,10 +18,12 @@ import numpy as np
 from gainroute.budget import BudgetController
 from gainroute.drift import DriftMonitor
 from gainroute.experiments.records import Record, Split, load_record
-from gainroute.recalibration import LoggedDecisions, compare_shadow, recalibrate
+from gainroute.logged import LoggedDecisions
+from gainroute.recalibration import recalibrate
 from gainroute.resampling import gains_at
 from gainroute.router import Router
 from gainroute.routers import ExpectedGainRouter
+from gainroute.shadow import compare_shadow
 from gainroute.types import BoolArray, FloatArray, IntArray
 
 __all__ = [
@@ -186,21 +188,21 @@ class HarmStudy:
 
 
 def harm_study(
-    record: Record,
+    router: Router,
+    test: Split,
     budget: float = 0.2,
     *,
-    share: float = 0.7,
+    share: float = 0.9,
     feedback: float = 0.5,
     length: int = LENGTH,
     batch: int = 50,
     seed: int = 0,
 ) -> HarmStudy:
     """Spoil the strong answers from midway, and let the monitor protect the controller."""
-    router = fit(record, budget)
     rng = np.random.default_rng(seed)
     half = length // 2
-    good = record.test.take(rng.integers(len(record.test), size=half))
-    bad = spoiled(record.test, share, seed).take(rng.integers(len(record.test), size=length - half))
+    good = test.take(rng.integers(len(test), size=half))
+    bad = spoiled(test, share, seed).take(rng.integers(len(test), size=length - half))
     split = _join(good, bad)
     free, guarded = (BudgetController(router, budget, explore=0.01, seed=seed) for _ in range(2))
     monitor = DriftMonitor(router)
@@ -246,6 +248,8 @@ class RecalibrationStudy:
         Labelled answers a refit was made from, on average.
     old, new
         Right answers of each router, one entry a sample, between 0 and 1 at the cut.
+    rate
+        Share that the new router's own threshold escalates.
     shadow
         Differences that `compare_shadow` estimated from logs of the samples held out.
     """
@@ -253,6 +257,7 @@ class RecalibrationStudy:
     labels: float
     old: FloatArray
     new: FloatArray
+    rate: float
     shadow: FloatArray
 
     @property
@@ -280,14 +285,16 @@ def recalibration_study(
     records
         One a seed.
     drift
-        "noise": the largest noisy regime. "spoiled": synthetic, 70 % of the strong answers of the hard half of the classes
-        replaced by wrong ones. "none".
+        "noise": the largest noisy regime. "spoiled": synthetic, 70 % of the strong answers of the hard half of the
+        classes replaced by wrong ones. "none".
     bias
-        Share of the labels of wrong cheap answers that nobody reports: feedback that depends on the answer.
+        Share of the right cheap answers that nobody confirms: feedback that comes from complaints.
     declared
         Whether the feedback says so, by carrying its probability.
     """
-    old_right, new_right, labels, shadow = [], [], [], []
+    old_right: list[FloatArray] = []
+    new_right: list[FloatArray] = []
+    labels, rate, shadow = [], [], []
     for record in records:
         router = fit(record, budget, threshold="calibration")
         split = record.noisy[max(record.noisy)] if drift == "noise" else record.test
@@ -297,15 +304,22 @@ def recalibration_study(
         order = rng.permutation(len(split))
         for fold in range(folds):
             held_out = split.take(order[fold::folds])
-            log = _logged(router, split.take(np.delete(order, np.s_[fold::folds])), budget, explore, rng, bias, declared)
+            log = _logged(
+                router, split.take(np.delete(order, np.s_[fold::folds])), budget, explore, rng, bias, declared
+            )
             made = recalibrate(router, log, min_explored=1)
             labels.append(int((np.asarray(log.labels) >= 0).sum()))
             for target, which in ((old_right, router), (new_right, made)):
                 target.append(_right_at(held_out, which.route(held_out.local_posteriors).score, budget))
+            rate.append(float(made.route(held_out.local_posteriors).escalate.mean()))
             live = _logged(router, held_out, budget, explore, rng, 0.0, True)
             shadow.append(compare_shadow(router, made, live, rate=budget).difference)
     return RecalibrationStudy(
-        float(np.mean(labels)), np.concatenate(old_right), np.concatenate(new_right), np.array(shadow)
+        float(np.mean(labels)),
+        np.concatenate(old_right),
+        np.concatenate(new_right),
+        float(np.mean(rate)),
+        np.array(shadow),
     )
 
 
@@ -316,7 +330,7 @@ def _logged(
     decision = BudgetController(router, budget, explore=explore, seed=int(rng.integers(2**31))).route(
         split.local_posteriors
     )
-    chance = np.where(split.weak_prediction == split.labels, 1.0, 1.0 - bias)
+    chance = np.where(split.weak_prediction == split.labels, 1.0 - bias, 1.0)
     told = rng.random(len(split)) < chance
     return LoggedDecisions(
         split.local_posteriors,
@@ -344,10 +358,11 @@ def main(folders: Sequence[str], length: int = LENGTH) -> None:
                 for explore in (0.0, 0.01):
                     found = asdict(hold_budget(router, stream, 0.2, explore=explore))
                     _say(record, f"{name}, explore {explore}", {k: f"{100 * v:.2f}" for k, v in found.items()})
-            harm = asdict(harm_study(record, length=length, seed=record.seed))
-            _say(record, "strong answers spoiled (synthetic)", harm)
+            for share in (0.7, 0.9):
+                harm = asdict(harm_study(router, record.test, share=share, length=length, seed=record.seed))
+                _say(record, f"{100 * share:g} % of the strong answers spoiled (synthetic)", harm)
         for drift, bias, declared in (
-            ("noise", 0.0, True), ("spoiled", 0.0, True), ("spoiled", 0.8, True), ("spoiled", 0.8, False),
+            ("noise", 0.0, True), ("spoiled", 0.0, True), ("noise", 0.9, True), ("noise", 0.9, False),
         ):  # fmt: skip
             study = recalibration_study(records, drift, bias=bias, declared=declared)
             old, new = 100 * study.old.mean(), 100 * study.new.mean()
@@ -355,9 +370,15 @@ def main(folders: Sequence[str], length: int = LENGTH) -> None:
             _say(
                 records[0],
                 f"recalibration, {drift}, bias {bias}, declared {declared}",
-                {"labels": study.labels, "old": old, "new": new, "low": low, "high": high,
-                 "shadow": 100 * study.shadow.mean()},
-            )  # fmt: skip
+                {
+                    "labels": study.labels,
+                    "old": f"{old:.2f}",
+                    "new": f"{new:.2f}",
+                    "difference": f"{new - old:+.2f} ({low:+.2f} to {high:+.2f})",
+                    "rate at its own threshold": f"{100 * study.rate:.1f}",
+                    "shadow": f"{100 * study.shadow.mean():+.2f} ± {100 * study.shadow.std():.2f}",
+                },
+            )
 
 
 def _say(record: Record, what: str, found: dict[str, object]) -> None:
@@ -374,9 +395,14 @@ def _drawn(rng: np.random.Generator, weight: FloatArray, count: int) -> IntArray
 
 def _join(one: Split, two: Split) -> Split:
     """Two splits, one after the other; what is not replayed is left out."""
-    names = ("ids", "labels", "strong_posterior", "weak_prediction", "strong_prediction")
-    joined = {name: np.concatenate([getattr(one, name), getattr(two, name)]) for name in names}
-    return Split(local_posteriors=np.concatenate([one.local_posteriors, two.local_posteriors], axis=1), **joined)
+    return Split(
+        ids=np.concatenate([one.ids, two.ids]),
+        labels=np.concatenate([one.labels, two.labels]),
+        local_posteriors=np.concatenate([one.local_posteriors, two.local_posteriors], axis=1),
+        strong_posterior=np.concatenate([one.strong_posterior, two.strong_posterior]),
+        weak_prediction=np.concatenate([one.weak_prediction, two.weak_prediction]),
+        strong_prediction=np.concatenate([one.strong_prediction, two.strong_prediction]),
+    )
 
 
 def _gain(split: Split) -> tuple[FloatArray, FloatArray]:

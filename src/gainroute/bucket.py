@@ -1,0 +1,114 @@
+"""A hard cap on bursts: a bucket of tokens that fills at a steady rate, and from which every escalation takes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+from gainroute.errors import SettingError
+
+__all__ = ["TokenBucket"]
+
+UNITS = ("samples", "bytes")
+
+
+class TokenBucket:
+    """At most `burst` + `rate`·T over any stretch of length T, whatever is asked for.
+
+    Parameters
+    ----------
+    rate
+        How much may be spent a second in the long run; with `per="sample"`, a sample that is routed.
+    burst
+        How much may be spent at once. The bucket starts full.
+    unit
+        What is counted: escalated "samples", or their "bytes".
+    size
+        With "bytes": what one escalated sample costs, such as ``communication_cost(K, dims) − communication_cost(K,
+        dims, 0)``.
+    per
+        "second", or "sample" where samples are the clock.
+    clock
+        Seconds; for tests, any function that never goes back.
+
+    Examples
+    --------
+    >>> bucket = TokenBucket(rate=10, burst=2, clock=lambda: 0.0)
+    >>> [bucket.take() for _ in range(4)]
+    [True, True, False, False]
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        burst: float,
+        *,
+        unit: Literal["samples", "bytes"] = "samples",
+        size: float | None = None,
+        per: Literal["second", "sample"] = "second",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if unit not in UNITS:
+            raise SettingError(f"unit is {unit!r}; allowed are 'samples' and 'bytes'")
+        if per not in ("second", "sample"):
+            raise SettingError(f"per is {per!r}; allowed are 'second' and 'sample'")
+        if (unit == "bytes") != (size is not None):
+            raise SettingError(
+                f"unit is {unit!r} and size {size!r}; with 'bytes', and only then, size says what one escalated sample "
+                "costs"
+            )
+        self.rate, self.burst = _amount(rate, "rate"), _amount(burst, "burst")
+        self.unit, self.per = unit, per
+        self.size = 1.0 if size is None else _amount(size, "size")
+        if self.burst < self.size:
+            raise SettingError(
+                f"burst is {self.burst:g} {unit} and one escalated sample takes {self.size:g}; nothing would ever be "
+                "escalated: raise burst"
+            )
+        self._clock = clock
+        self._tokens = self.burst
+        self._time = clock()
+
+    def refill(self) -> None:
+        """Let in what the clock has earned since the last time; where samples are the clock, `take` does it."""
+        if self.per == "second":
+            now = self._clock()
+            self._earn(max(now - self._time, 0.0))
+            self._time = now
+
+    def take(self, wanted: bool = True) -> bool:
+        """Count a sample: whether one could be escalated now; it is taken from the bucket only if `wanted`."""
+        if self.per == "sample":
+            self._earn(1.0)
+        is_open = self._tokens >= self.size
+        if is_open and wanted:
+            self._tokens -= self.size
+        return is_open
+
+    def state(self) -> dict[str, Any]:
+        """What must survive a restart."""
+        return {"tokens": self._tokens, "unit": self.unit, "per": self.per}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state. The time in between earns nothing: the clock may have started anew."""
+        if (state["unit"], state["per"]) != (self.unit, self.per):
+            raise SettingError(
+                f"the saved cap counts {state['unit']} per {state['per']}, this one {self.unit} per {self.per}; start "
+                "without the saved state"
+            )
+        self._tokens = min(float(state["tokens"]), self.burst)
+        self._time = self._clock()
+
+    def __repr__(self) -> str:
+        return f"TokenBucket({self.rate:g} {self.unit} a {self.per}, burst {self.burst:g})"
+
+    def _earn(self, amount: float) -> None:
+        self._tokens = min(self.burst, self._tokens + self.rate * amount)
+
+
+def _amount(value: float, name: str) -> float:
+    if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise SettingError(f"{name} is {value!r}; a number above 0 is needed")
+    return float(value)
