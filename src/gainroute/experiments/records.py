@@ -22,10 +22,13 @@ import numpy.typing as npt
 
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
 from gainroute.files import write_bytes
+from gainroute.routers import ExpectedGainRouter
 from gainroute.training.outcome import DeferOutcome, Split, overlay
 from gainroute.types import FloatArray, IntArray
 
 __all__ = ["DeferOutcome", "Record", "Split", "load_record", "quantisation_shift", "save_record"]
+
+Scorer = Callable[[Split], FloatArray]
 
 FORMAT = 1
 _STEPS = {16: 512.0, 8: 12.0}
@@ -224,9 +227,14 @@ def _touched(labels: IntArray, classes: Sequence[int]) -> IntArray:
     return np.flatnonzero(np.isin(labels, classes)).astype(np.int64)
 
 
-def _confidence(local_posteriors: npt.NDArray[np.float32]) -> FloatArray:
-    pooled: FloatArray = local_posteriors.mean(axis=0, dtype=np.float64)
-    return np.asarray(-pooled.max(axis=1))
+def _confidence(_record: Record) -> Scorer:
+    return lambda split: np.asarray(-split.local_posteriors.mean(axis=0, dtype=np.float64).max(axis=1))
+
+
+def _expected_gain(record: Record) -> Scorer:
+    held = record.calibration
+    router = ExpectedGainRouter.paper().fit(held.local_posteriors, held.labels, held.strong_prediction)
+    return lambda split: router.route(split.local_posteriors).score
 
 
 def _accuracy_at(split: Split, scores: FloatArray, budget: float) -> float:
@@ -237,33 +245,33 @@ def _accuracy_at(split: Split, scores: FloatArray, budget: float) -> float:
 
 
 def quantisation_shift(
-    exact: Record,
-    decoded: Record,
-    score: Callable[[npt.NDArray[np.float32]], FloatArray] = _confidence,
-    budgets: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
+    exact: Record, decoded: Record, budgets: Sequence[float] = (0.1, 0.2, 0.4, 0.6, 0.8)
 ) -> dict[int, float]:
     """How far accuracy at the budgets moves between a float32 record and its decoded self, in points.
+
+    Confidence and the paper's router are tried, the latter fitted on the calibration part of each record.
 
     Parameters
     ----------
     exact, decoded
         The record as it was trained, and as it was read from its file.
-    score
-        From local posteriors (M, N, K) to scores (N,); the largest escalate. Confidence unless given.
     budgets
         Shares of samples that escalate.
 
     Returns
     -------
     dict
-        By regime, the largest absolute shift over the budgets.
+        By regime, the largest absolute shift over budgets and routers.
     """
-    shifts = {}
-    for regime, before in exact.regimes().items():
-        after = decoded.regimes()[regime]
-        scores = score(before.local_posteriors), score(after.local_posteriors)
-        shifts[regime] = max(
-            100 * abs(_accuracy_at(before, scores[0], budget) - _accuracy_at(after, scores[1], budget))
-            for budget in budgets
-        )
+    shifts = dict.fromkeys(exact.regimes(), 0.0)
+    for scorer in (_confidence, _expected_gain):
+        before, after = scorer(exact), scorer(decoded)
+        for regime, first in exact.regimes().items():
+            second = decoded.regimes()[regime]
+            scores = before(first), after(second)
+            moved = [
+                100 * abs(_accuracy_at(first, scores[0], budget) - _accuracy_at(second, scores[1], budget))
+                for budget in budgets
+            ]
+            shifts[regime] = max(shifts[regime], *moved)
     return shifts
