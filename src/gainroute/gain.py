@@ -33,7 +33,7 @@ def gain_score(
     """Expected gain from checked arrays: m·value − (utility expected of keeping the weak answer)."""
     kept: FloatArray
     if utility is None:
-        kept = np.take_along_axis(calibrated, weak_prediction[:, None], axis=1)[:, 0]
+        kept = calibrated[np.arange(len(calibrated)), weak_prediction]
     else:
         kept = np.einsum("nk,kn->n", calibrated, utility[:, weak_prediction])
     return calibrated @ value - kept

@@ -99,7 +99,7 @@ async def predict_two_round_async(
 # ---- the pure steps ---------------------------------------------------------------------------------
 
 
-def round_one(router: Router, posteriors: Sequence[npt.NDArray[Any]]) -> Decision:
+def round_one(router: Router, posteriors: Sequence[npt.NDArray[Any]] | npt.NDArray[Any]) -> Decision:
     """Pool what the parties sent, score it, decide. A row of NaN says that the party lacks the sample."""
     shapes = {p.shape for p in posteriors}
     if len(shapes) != 1:
@@ -107,8 +107,10 @@ def round_one(router: Router, posteriors: Sequence[npt.NDArray[Any]]) -> Decisio
             f"the parties' posteriors have shapes {sorted(map(str, shapes))}; all must answer the same samples and "
             "classes"
         )
-    local = np.stack(posteriors)
+    local = posteriors if isinstance(posteriors, np.ndarray) else np.stack(posteriors)
     blank = np.isnan(local)
+    if not blank.any():
+        return router.route(local)
     present = ~blank.all(axis=-1)
     if (blank.any(axis=-1) & present).any():
         party, row = (int(i) for i in np.argwhere(blank.any(axis=-1) & present)[0])
