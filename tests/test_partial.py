@@ -6,10 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.synthetic import world
 
 import gainroute as gr
 from gainroute.errors import NotFittedError, SettingError, ShapeError
+from synthetic import world
 
 BYTES = [400.0, 100.0]
 

@@ -16,6 +16,7 @@ from gainroute.cli.experimenting import register as register_experiments
 from gainroute.cli.fitting import fit
 from gainroute.cli.options import FilesCommand
 from gainroute.cli.planning import plan
+from gainroute.cli.recalibrating import register as register_recalibrate
 from gainroute.cli.routing import explain, route
 from gainroute.cli.serving_coordinator import register as register_coordinator
 from gainroute.cli.serving_party import register as register_party
@@ -67,6 +68,7 @@ register_experiments(app)
 register_up(app)
 register_coordinator(app)
 register_party(app)
+register_recalibrate(app)
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "pseudonym",
     "put_state",
     "read_audit",
+    "reading",
     "summarise_feedback",
 ]
 
@@ -44,7 +45,7 @@ JUDGED = 10_000
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
             connection.row_factory = sqlite3.Row
@@ -64,7 +65,7 @@ WITH_FEEDBACK = (
 def latest(path: Path, limit: int) -> list[Row]:
     """The latest decisions, newest first, posteriors left out."""
     wanted = [c for c in COLUMNS if c not in ("local", "pooled", "strong")]
-    with _reading(path) as connection:
+    with reading(path) as connection:
         found = connection.execute(
             f"SELECT {', '.join('d.' + c for c in wanted)}, f.label AS truth FROM decisions d "  # noqa: S608
             "LEFT JOIN feedback f USING (seq) ORDER BY seq DESC LIMIT ?",
@@ -76,7 +77,7 @@ def latest(path: Path, limit: int) -> list[Row]:
 def one(path: Path, name: str) -> Row:
     """One decision by its id, with everything."""
     seq = sequence(name)
-    with _reading(path) as connection:
+    with reading(path) as connection:
         row = connection.execute(f"{WITH_FEEDBACK} WHERE d.seq = ?", (seq,)).fetchone()
     if row is None:
         raise NotFoundError(f"there is no decision {name!r}; ids are 16 hex digits, as answers and /api/decisions give")
@@ -159,7 +160,7 @@ class FeedbackSummary:
 
 def summarise_feedback(path: Path) -> FeedbackSummary:
     """Accuracy where feedback exists."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         row = connection.execute(
             "SELECT count(*), avg(d.label = f.label), avg(d.weak_prediction = f.label), "
             "count(d.strong_prediction), avg(CASE WHEN d.strong_prediction IS NOT NULL THEN d.label = f.label END), "
@@ -183,7 +184,7 @@ def audit(connection: sqlite3.Connection, who: str, request_id: str, action: str
 
 def read_audit(path: Path, limit: int) -> list[Row]:
     """The latest admin calls, newest first."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         found = connection.execute("SELECT * FROM audit ORDER BY number DESC LIMIT ?", (limit,)).fetchall()
     return [dict(row) | {"before": json.loads(row["before"]), "after": json.loads(row["after"])} for row in found]
 
@@ -202,7 +203,7 @@ def put_state(connection: sqlite3.Connection, name: str, value: Any) -> None:
 
 def get_state(path: Path, names: Sequence[str]) -> dict[str, Any]:
     """Values kept, by name."""
-    with _reading(path) as connection:
+    with reading(path) as connection:
         found = connection.execute("SELECT name, value FROM state").fetchall()
     return {row["name"]: json.loads(row["value"]) for row in found if row["name"] in names}
 

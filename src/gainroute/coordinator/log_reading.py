@@ -1,0 +1,107 @@
+"""A decision log as arrays, for refitting a router from what it has answered. Reads only; needs no server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gainroute.coordinator.outcome import ROUND1, ROUND2
+from gainroute.coordinator.records import reading
+from gainroute.errors import DataError
+from gainroute.labels import Labels
+from gainroute.logged import LoggedDecisions
+from gainroute.router import Router
+from gainroute.types import ArrayLike, BoolArray, FloatArray
+
+__all__ = ["ReadLog", "read_decisions"]
+
+QUERY = (
+    "SELECT d.local, d.strong_prediction, d.probability, d.threshold, d.time, f.label AS truth FROM decisions d "
+    "LEFT JOIN feedback f USING (seq) WHERE d.router = ? AND d.time >= ? AND d.route IN (?, ?) ORDER BY d.seq"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadLog:
+    """Decisions of one router, oldest first.
+
+    Attributes
+    ----------
+    decisions
+        What a refit takes.
+    labelled, escalated : (N,) bool
+        Where there is feedback, and where the strong route answered.
+    time : (N,)
+        Seconds since 1970.
+    """
+
+    decisions: LoggedDecisions
+    labelled: BoolArray
+    escalated: BoolArray
+    time: FloatArray
+
+    def take(self, rows: Any) -> ReadLog:
+        """Return only these decisions."""
+        log = self.decisions
+
+        def part(values: ArrayLike | None) -> Any:
+            return None if values is None else np.asarray(values)[rows]
+
+        kept = LoggedDecisions(
+            local_posteriors=None if log.local_posteriors is None else log.local_posteriors[:, rows],
+            labels=part(log.labels),
+            strong_prediction=part(log.strong_prediction),
+            probability=part(log.probability),
+            threshold=part(log.threshold),
+        )
+        return ReadLog(kept, self.labelled[rows], self.escalated[rows], self.time[rows])
+
+
+def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0) -> ReadLog:
+    """Read the decisions that one router made; degraded answers and unknown samples are left out.
+
+    Parameters
+    ----------
+    path
+        The decision log; a coordinator may be writing it.
+    router, identity
+        The router, and the hash of its artifact, by which the log names it.
+    since
+        Seconds since 1970 from which on decisions count.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such decision log; name the file of [log] path in the coordinator's settings")
+    with reading(path) as connection:
+        found = connection.execute(QUERY, (identity, since, ROUND1, ROUND2)).fetchall()
+        others = connection.execute("SELECT count(*) FROM decisions WHERE router != ?", (identity,)).fetchone()[0]
+    if not found:
+        raise DataError(
+            f"{path}: no decision of router {identity[:12]} that can be used ({others:,} are of others); pass the "
+            "artifact that made the decisions, and more days"
+        )
+    k = router.n_classes_ + router.extra_columns
+    width = 4 * router.n_parties_ * k
+    blobs = [row["local"] for row in found]
+    local = None
+    if all(blob is not None for blob in blobs):
+        if any(len(blob) != width for blob in blobs):
+            raise DataError(f"{path}: posteriors do not have the {router.n_parties_} × {k} numbers of this router")
+        flat = np.frombuffer(b"".join(blobs), "<f4").reshape(len(found), router.n_parties_, k)
+        local = np.ascontiguousarray(np.moveaxis(flat, 1, 0)).astype(np.float64)
+    names = Labels(router.n_classes_, router.classes)
+
+    def columns(key: str) -> Any:
+        return names.decode(np.array([-1 if row[key] is None else row[key] for row in found], dtype=np.int64))
+
+    decisions = LoggedDecisions(
+        local_posteriors=local,
+        labels=columns("truth"),
+        strong_prediction=columns("strong_prediction"),
+        probability=np.array([row["probability"] for row in found]),
+        threshold=np.array([row["threshold"] for row in found]),
+    )
+    labelled, escalated = (np.array([row[key] is not None for row in found]) for key in ("truth", "strong_prediction"))
+    return ReadLog(decisions, labelled, escalated, np.array([row["time"] for row in found]))
