@@ -512,3 +512,25 @@ def test_the_demo_without_torch_names_the_extra(tmp_path: Path, monkeypatch: pyt
     fake.run_demo = fake.print_demo = missing
     monkeypatch.setitem(sys.modules, "gainroute.demo", fake)
     assert "pip install 'gainroute[torch]'" in refused("demo", "--out", tmp_path)
+
+
+def test_fit_and_plan_with_pooling_and_blend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(4, size=1200)
+
+    def said(knows: float) -> np.ndarray:
+        logits = rng.normal(size=(1200, 4)) + knows * np.eye(4)[labels]
+        return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+
+    np.savez("c.npz", local_posteriors=np.stack([said(2.0), said(2.0)]), labels=labels, strong_posterior=said(2.0))
+    parsed("fit", "c.npz", "--out", "r.safetensors", "--pooling", "log-linear", "--blend", "cv")
+    router = gr.load("r.safetensors")
+    assert router.blends_
+    data = np.load("c.npz")
+    decision = router.route(data["local_posteriors"])
+    best = (router.strong_answers(decision, data["strong_posterior"]) == labels).mean()
+    assert best > (data["strong_posterior"].argmax(axis=1) == labels).mean() + 0.03
+    rows = parsed("plan", "r.safetensors", "c.npz", "--budgets", "1.0")["budgets"]
+    assert rows[-1]["accuracy"] == pytest.approx(best, abs=1e-6)
+    assert "allowed are 'mean', 'log-linear'" in refused("fit", "c.npz", "--out", "x", "--pooling", "median")

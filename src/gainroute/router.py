@@ -299,6 +299,19 @@ class Router(Settings):
         escalated[rows] = True
         return Answer(names.decode(final), probabilities, escalated)
 
+    def strong_answers(self, decision: Decision, strong_posterior: ArrayLike) -> LabelArray:
+        """Answer every sample as the strong route would in this router's hands, escalated or not, (N,).
+
+        Parameters
+        ----------
+        decision
+            From `route`.
+        strong_posterior : (N, K)
+            Of all its samples.
+        """
+        everything = dataclasses.replace(decision, escalate=np.ones(len(decision), dtype=bool))
+        return self.answer(everything, strong_posterior).prediction
+
     def threshold_for(self, budget: float) -> float:
         """τ for another budget, read off the same calibration scores by the same rule."""
         self._check_fitted()

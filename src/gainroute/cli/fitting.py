@@ -33,7 +33,7 @@ SHARED = ("threshold", "confidence", "min_gain", "seed")
 CALIBRATING = (*SHARED, "calibration", "lam", "eps")
 # Which settings each router takes; the paper's are fixed by the paper.
 SETTINGS = {
-    "expected-gain": (*CALIBRATING, "shrinkage", "utility"),
+    "expected-gain": (*CALIBRATING, "shrinkage", "pooling", "blend", "utility"),
     "paper": ("min_gain", "utility"),
     "confidence": SHARED,
     "calibrated-confidence": CALIBRATING,
@@ -108,6 +108,23 @@ def fit(
             "its overall rate.",
         ),
     ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="mean (the default, the paper's), or log-linear: weigh the parties by what they have shown to know.",
+        ),
+    ] = None,
+    blend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="none (the default), or cv: let the strong answer take the posteriors into account where that "
+            "has been right more often on samples held out; needs strong_posterior.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(show_default=False, help="Draws the folds; 0 unless given.")] = None,
     posteriors: Posteriors = None,
     labels: Labels = None,
@@ -130,6 +147,8 @@ def fit(
             lam=number_or(lam, "--lam", ("cv",)),
             eps=number_or(eps, "--eps", ("cv",)),
             shrinkage=shrinkage,
+            pooling=pooling,
+            blend=blend,
             seed=seed,
         )
         outcomes = read_data(data, posteriors, labels, on, classes)
@@ -184,7 +203,7 @@ def _summary(router: Router, given: Outcomes, name: str) -> dict[str, Any]:
     decision = router.route(rows.local_posteriors, weak_prediction=rows.weak_prediction)
     truth = as_columns(router, rows.labels, "labels")
     weak = as_columns(router, decision.weak_prediction, "weak_prediction")
-    strong = strong_columns(router, rows)
+    strong = strong_columns(router, rows, decision)
     rate, low, high = router.expected_rate_
     counts = np.bincount(truth, minlength=router.n_classes_)
     return {

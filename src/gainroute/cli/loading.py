@@ -13,7 +13,7 @@ from gainroute.errors import DataError, GainrouteWarning
 from gainroute.labels import Labels
 from gainroute.outcomes import Outcomes, load_outcomes
 from gainroute.router import Router
-from gainroute.types import IntArray, LabelArray
+from gainroute.types import Decision, IntArray, LabelArray
 from gainroute.validation import as_local_posteriors
 
 __all__ = ["as_columns", "class_names", "folder_of", "for_router", "read_data", "strong_columns"]
@@ -65,8 +65,11 @@ def as_columns(router: Router, values: Any, name: str) -> IntArray:
     return Labels(router.n_classes_, router.classes).encode(values, name, missing=name != "labels")
 
 
-def strong_columns(router: Router, outcomes: Outcomes) -> IntArray:
-    """Column numbers of the strong route's answers, from its posterior where nothing else is given."""
+def strong_columns(router: Router, outcomes: Outcomes, decision: Decision) -> IntArray:
+    """Column numbers of the strong route's answers, blended with Round 1 where the router does so."""
+    if router.blends_ and outcomes.strong_posterior is not None:
+        blended = router.strong_answers(decision, outcomes.strong_posterior)
+        return as_columns(router, blended, "strong_prediction")
     if outcomes.strong_prediction is not None:
         return as_columns(router, outcomes.strong_prediction, "strong_prediction")
     outcomes.require("strong_prediction")

@@ -100,7 +100,7 @@ def plan(
         made = plan_budgets(
             decision.score,
             as_columns(fitted, decision.weak_prediction, "weak_prediction"),
-            strong_columns(fitted, known),
+            strong_columns(fitted, known, decision),
             as_columns(fitted, known.labels, "labels"),
             fitted.n_classes_,
             utility=worth,

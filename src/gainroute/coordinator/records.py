@@ -46,6 +46,7 @@ JUDGED = 10_000
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a log to read it, whoever is writing it."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
             connection.row_factory = sqlite3.Row

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -162,8 +162,7 @@ def blended_answers(router: Router, decision: Decision, strong_posterior: ArrayL
     """What the strong route would answer for every sample in this router's hands; None where it answers alone."""
     if not router.blends_:
         return None
-    everything = replace(decision, escalate=np.ones(len(decision), dtype=bool))
-    return np.asarray(router.answer(everything, strong_posterior).prediction, dtype=np.int64)
+    return np.asarray(router.strong_answers(decision, strong_posterior), dtype=np.int64)
 
 
 def defer_name(alpha: str) -> str:
