@@ -222,7 +222,7 @@ def save_decision(decision: Decision, path: PathLike, ids: LabelArray | None = N
     """
     arrays: dict[str, Any] = {
         "ids": np.arange(len(decision)) if ids is None else ids,
-        **{f.name: getattr(decision, f.name) for f in fields(decision)},
+        **{f.name: getattr(decision, f.name) for f in fields(decision) if f.name != "local"},
     }
     if Path(path).suffix in (".parquet", ".pq"):
         from gainroute import _parquet

@@ -15,7 +15,7 @@ from fake_federation import ADMIN, IDS, N, eventually, federation, running
 
 from gainroute.coordinator.log import DecisionLog
 from gainroute.coordinator.records import delete_before, get_state, put_state
-from gainroute.coordinator.schema import JOURNAL_PAGES, MIGRATIONS, connect, migrate
+from gainroute.coordinator.schema import BUSY_MS, JOURNAL_PAGES, MIGRATIONS, connect, migrate
 from gainroute.coordinator.settings import LogSettings
 from gainroute.errors import ArtifactVersionError, DataError, SettingError
 
@@ -117,7 +117,8 @@ def fill(up):
 
 def test_a_full_disk_refuses_and_answers_again_once_there_is_room(fed):
     async def work():
-        async with running(fed.having(log={"max_bytes": 300_000})) as up:
+        # Seldom watched: a probe, which is one small row, may find room where decisions do not.
+        async with running(fed.having(log={"max_bytes": 300_000}, rounds={"health_seconds": 60.0})) as up:
             full = await fill(up)
             ready = await up.client.get("/v2/health/ready")
             status = await up.status()
@@ -197,6 +198,74 @@ def test_one_bad_row_does_not_take_others_down(tmp_path):
     found = asyncio.run(work())
     assert [type(f).__name__ for f in found] == ["NoneType", "NoneType", "LogFailedError", "NoneType"]
     assert count(tmp_path / "log.sqlite", "state") == 2
+
+
+# ---- who commits ----------------------------------------------------------------------------------------
+
+
+def put(name):
+    return lambda connection: put_state(connection, name, 1)
+
+
+def test_a_lone_write_is_on_disk_on_return_and_one_that_must_not_wait_is_not(tmp_path):
+    path = tmp_path / "log.sqlite"
+
+    async def work():
+        log = DecisionLog(LogSettings(path=path))
+        here = log._submit(put("here"), alone=False, may_wait=True)
+        at_once = here.done(), set(get_state(path, ["here"]))
+        there = log._submit(put("there"), alone=False)
+        handed_over = not there.done()  # whatever the writer has done, this loop has not heard of it yet
+        await there
+        log._seconds = 1.0  # as after a disk that hung
+        slow = log._submit(put("slow"), alone=False, may_wait=True)
+        left_to_the_writer = not slow.done()
+        await slow
+        log.close()
+        return at_once, handed_over, left_to_the_writer
+
+    assert asyncio.run(work()) == ((True, {"here"}), True, True)
+    assert set(get_state(path, ["here", "there", "slow"])) == {"here", "there", "slow"}
+
+
+def test_the_loop_does_not_wait_for_another_program_that_writes(tmp_path):
+    path = tmp_path / "log.sqlite"
+
+    async def work():
+        log = DecisionLog(LogSettings(path=path))
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = log._submit(put("a"), alone=False, may_wait=True)
+            returned = not waiting.done()
+            other.execute("ROLLBACK")
+        await waiting
+        (left,) = log._connection.execute("PRAGMA busy_timeout").fetchone()
+        log.close()
+        return returned, left
+
+    assert asyncio.run(work()) == (True, BUSY_MS)
+    assert set(get_state(path, ["a"])) == {"a"}
+
+
+def test_a_lone_write_that_fails_is_told_undone_and_does_not_hinder_the_next(tmp_path):
+    path = tmp_path / "log.sqlite"
+
+    def bad(connection):
+        put_state(connection, "half", 1)
+        connection.execute("INSERT INTO state VALUES (NULL, NULL, 0)")
+
+    async def work():
+        log = DecisionLog(LogSettings(path=path))
+        failed = log._submit(bad, alone=False, may_wait=True)
+        told = type(failed.exception()).__name__ if failed.done() else "not done"
+        error = log.error
+        await log._submit(put("next"), alone=False, may_wait=True)
+        recovered = log.error
+        log.close()
+        return told, bool(error), recovered
+
+    assert asyncio.run(work()) == ("LogFailedError", True, "")
+    assert set(get_state(path, ["half", "next"])) == {"next"}
 
 
 # ---- forgetting -----------------------------------------------------------------------------------------

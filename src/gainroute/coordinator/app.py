@@ -15,15 +15,15 @@ from starlette.responses import Response
 from gainroute.coordinator.admin import admin_routes
 from gainroute.coordinator.dashboard import dashboard_routes
 from gainroute.coordinator.docs_page import docs_page
-from gainroute.coordinator.errors import BadRequestError, CoordinatorError, NotFoundError
+from gainroute.coordinator.errors import BadRequestError, NotFoundError
 from gainroute.coordinator.feedback import feedback_routes
-from gainroute.coordinator.http import json_response
+from gainroute.coordinator.http import error_response, json_response
 from gainroute.coordinator.inference_routes import add_inference
 from gainroute.coordinator.metrics import CONTENT_TYPE
-from gainroute.coordinator.security import Doorkeeper, error_body, error_headers
+from gainroute.coordinator.security import Doorkeeper
 from gainroute.coordinator.service import Coordinator
 from gainroute.coordinator.status import status_routes
-from gainroute.errors import GainrouteError, InputError
+from gainroute.errors import GainrouteError
 
 __all__ = ["create_app"]
 
@@ -111,18 +111,15 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
 
 
 async def _gainroute_error(_: Request, error: Exception) -> Response:
-    if not isinstance(error, CoordinatorError):
-        if not isinstance(error, InputError):  # an artifact that cannot be read, a file that is not there
-            return json_response({"error": str(error), "code": "handshake"}, 422)
-        error = BadRequestError(str(error))
-    return Response(error_body(error), error.status, headers=error_headers(error))
+    if not isinstance(error, GainrouteError):
+        raise error
+    return error_response(error)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 404:
-        found = NotFoundError("there is no such page; /docs lists what there is")
-        return Response(error_body(found), 404, headers=error_headers(found))
+        return error_response(NotFoundError("there is no such page; /docs lists what there is"))
     detail = str(error.detail) if isinstance(error, HTTPException) else "internal error"
     return json_response({"error": detail, "code": "method_not_allowed" if status == 405 else "http"}, status)
 
@@ -130,5 +127,4 @@ async def _http_error(_: Request, error: Exception) -> Response:
 async def _validation_error(_: Request, error: Exception) -> Response:
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error)}
     where = ".".join(map(str, first["loc"]))
-    found = BadRequestError(f"{where}: {first['msg']}")
-    return Response(error_body(found), 400, headers=error_headers(found))
+    return error_response(BadRequestError(f"{where}: {first['msg']}"))

@@ -9,10 +9,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gainroute.coordinator.errors import BadRequestError, TooLargeError, UnsupportedError
+from gainroute.coordinator.errors import (
+    BadRequestError,
+    CoordinatorError,
+    HandshakeError,
+    TooLargeError,
+    UnsupportedError,
+)
+from gainroute.coordinator.security import error_body, error_headers
+from gainroute.errors import GainrouteError, InputError
 from gainroute.plain_json import plain
 
-__all__ = ["json_response", "read_body", "read_object"]
+__all__ = ["error_response", "json_response", "read_body", "read_object"]
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -55,3 +63,10 @@ def json_response(value: Any, status: int = 200) -> Response:
     """Write JSON that every parser reads: NaN becomes null, infinities the texts "inf" and "-inf"."""
     text = json.dumps(plain(value), allow_nan=False, ensure_ascii=False)
     return Response(text, status, media_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+def error_response(error: GainrouteError) -> Response:
+    """What a client is told: what the library refuses is the request's fault, or that of files that do not fit."""
+    if not isinstance(error, CoordinatorError):
+        error = BadRequestError(str(error)) if isinstance(error, InputError) else HandshakeError(str(error))
+    return Response(error_body(error), error.status, headers=error_headers(error))

@@ -1,4 +1,9 @@
-"""The decision log's writer: one thread, commits that carry whatever has gathered, futures that mean "on disk"."""
+"""The decision log's writer: one thread, commits that carry whatever has gathered, futures that mean "on disk".
+
+A request that is alone is committed where it stands, in the event loop's thread: handing it to the writer and back
+takes longer than a fast disk does, and there is nobody to share a commit with. The loop stands still meanwhile; that is
+why commits are measured, and a disk that was slow of late is always left to the writer.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -19,7 +25,7 @@ import numpy as np
 
 from gainroute.coordinator.errors import LogFailedError
 from gainroute.coordinator.outcome import Outcome
-from gainroute.coordinator.schema import COLUMNS, connect, migrate, prepare
+from gainroute.coordinator.schema import BUSY_MS, COLUMNS, connect, migrate, prepare
 from gainroute.coordinator.settings import LogSettings
 from gainroute.errors import DataError, SettingError
 
@@ -30,6 +36,8 @@ log = logging.getLogger("gainroute.coordinator")
 
 INSERT = f"INSERT INTO decisions ({','.join(COLUMNS)}) VALUES ({','.join('?' * len(COLUMNS))})"  # noqa: S608 (names of ours)
 MAX_GROUP = 256
+FAST_SECONDS = 0.002  # what a commit may take, of late, for the event loop to wait for it
+MEMORY = 0.2  # weight of the last commit in "of late": after a hang of a second, some thirty fast ones are needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +73,8 @@ class DecisionLog:
         self.error = ""  # why the last write failed; empty when it did not
         self._settings = settings
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._committing = threading.Lock()  # who holds it has the connection
+        self._seconds = 0.0  # of a commit, a moving average
         self._lock = _lock(settings.path)
         try:
             self._connection = self._open()
@@ -95,8 +105,16 @@ class DecisionLog:
         self._next = first + n
         return first
 
-    def append(self, entry: Entry) -> asyncio.Future[None]:
+    def append(self, entry: Entry, *, may_wait: bool = False) -> asyncio.Future[None]:
         """Write the decisions of a request; done once they are on disk.
+
+        Parameters
+        ----------
+        entry
+            What is written.
+        may_wait
+            Whether the caller's thread may wait for the disk, because nobody else is being answered. It does where the
+            writer has nothing to do and commits were fast of late; the future is done on return then.
 
         Raises
         ------
@@ -110,7 +128,7 @@ class DecisionLog:
             with closing(connection.cursor()) as cursor:
                 cursor.executemany(INSERT, rows_of(entry, keep))
 
-        return self._submit(insert, alone=False)
+        return self._submit(insert, alone=False, may_wait=may_wait)
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do `work` in a transaction of its own; returns once it is on disk.
@@ -130,11 +148,43 @@ class DecisionLog:
         self._connection.close()
         self._lock.close()
 
-    def _submit(self, work: Callable[[sqlite3.Connection], Any], *, alone: bool) -> asyncio.Future[Any]:
+    # ---- in the caller's thread -----------------------------------------------------------------
+
+    def _submit(
+        self, work: Callable[[sqlite3.Connection], Any], *, alone: bool, may_wait: bool = False
+    ) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         job = _Job(work, loop.create_future(), loop, alone)
-        self._jobs.put(job)
+        if not (may_wait and self._commit_here(job)):
+            self._jobs.put(job)
         return job.done
+
+    def _commit_here(self, job: _Job) -> bool:
+        """Commit without the writer, unless that could take long: False then, and nothing was done."""
+        if self.error or self._seconds > FAST_SECONDS or not self._jobs.empty():
+            return False
+        if not self._committing.acquire(blocking=False):
+            return False
+        try:
+            if not self._begin_at_once():
+                return False
+            results = self._attempt([job])
+        finally:
+            self._committing.release()
+        _settle([(job, results[0])])
+        return True
+
+    def _begin_at_once(self) -> bool:
+        """Begin a transaction, unless another program is in one; the writer can wait for it, the loop cannot."""
+        try:
+            self._connection.execute("PRAGMA busy_timeout=0")
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+        except sqlite3.Error:  # the writer meets it again, and tells
+            return False
+        return True
 
     # ---- in the writer's thread -----------------------------------------------------------------
 
@@ -164,26 +214,35 @@ class DecisionLog:
                 return
 
     def _commit(self, group: list[_Job]) -> None:
-        results: list[Any] = []
+        with self._committing:
+            results = self._attempt(group)
+        _tell(list(zip(group, results, strict=True)))
+
+    # ---- with the connection in hand ------------------------------------------------------------
+
+    def _attempt(self, group: list[_Job]) -> list[Any]:
+        """Commit; a result a job, or the error that its caller is to see."""
+        began = time.perf_counter()
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN IMMEDIATE")
             results = [job.work(self._connection) for job in group]
             self._connection.execute("COMMIT")
             self._recovered()
         except Exception as error:  # noqa: BLE001 (whatever it is, somebody waits for it and has to be told)
             self._undo()
             if len(group) > 1 and not isinstance(error, sqlite3.OperationalError):
-                for job in group:  # one of them is to blame; the others must not pay for it
-                    self._commit([job])
-                return
+                # One of them is to blame; the others must not pay for it.
+                return [result for job in group for result in self._attempt([job])]
             if isinstance(error, sqlite3.Error):
                 self._failed(error)
                 error = LogFailedError(
                     f"the decision log {self.path} cannot be written ({error}); make room, or mend it"
                 )
-            _tell(group, [error] * len(group))
-            return
-        _tell(group, results)
+            return [error] * len(group)
+        finally:
+            self._seconds += MEMORY * (time.perf_counter() - began - self._seconds)
+        return results
 
     def _undo(self) -> None:
         try:
@@ -213,22 +272,22 @@ class DecisionLog:
         self.error = ""
 
 
-def _tell(group: list[_Job], results: list[Any]) -> None:
-    """Tell those who wait, in one call a loop: waking it up is what costs."""
+def _settle(jobs: list[tuple[_Job, Any]]) -> None:
+    """Tell those who wait, in their loop."""
+    for job, result in jobs:
+        if job.done.done():
+            continue
+        if isinstance(result, Exception):
+            job.done.set_exception(result)
+        else:
+            job.done.set_result(result)
 
-    def tell(jobs: list[tuple[_Job, Any]]) -> None:
-        for job, result in jobs:
-            if job.done.done():
-                continue
-            if isinstance(result, Exception):
-                job.done.set_exception(result)
-            else:
-                job.done.set_result(result)
 
-    pairs = list(zip(group, results, strict=True))
-    for loop in {job.loop for job in group}:
+def _tell(jobs: list[tuple[_Job, Any]]) -> None:
+    """Tell those who wait, from another thread, in one call a loop: waking it up is what costs."""
+    for loop in {job.loop for job, _ in jobs}:
         try:
-            loop.call_soon_threadsafe(tell, [pair for pair in pairs if pair[0].loop is loop])
+            loop.call_soon_threadsafe(_settle, [pair for pair in jobs if pair[0].loop is loop])
         except RuntimeError:  # noqa: PERF203 (one loop, as a rule) the loop has ended: nobody waits
             log.debug("decisions were written after their requests had gone")
 
@@ -265,17 +324,13 @@ def rows_of(entry: Entry, posteriors: bool = True) -> Iterator[tuple[Any, ...]]:
             found = _blobs(out.strong_posterior)
             strong = [blob if there else None for blob, there in zip(found, answered, strict=True)]
     strong_prediction = [None if s < 0 else s for s in out.strong.tolist()]
-    wanted = [1.0 if w else 0.0 for w in out.wanted.tolist()]
     size = np.rint(out.bytes).astype(np.int64).tolist()
-    columns = zip(
-        range(entry.first, entry.first + n), out.ids, local, pooled, strong, out.score.tolist(), wanted, out.route,
-        out.label.tolist(), out.weak.tolist(), strong_prediction, size, strict=True,
+    return zip(
+        range(entry.first, entry.first + n), out.ids, repeat(entry.request_id), repeat(entry.time), local, pooled,
+        strong, out.score.tolist(), repeat(threshold), out.wanted.astype(np.float64).tolist(), out.route,
+        out.label.tolist(), out.weak.tolist(), strong_prediction, repeat(router), size, repeat(entry.latency),
+        strict=False,  # what repeats has no end
     )  # fmt: skip
-    for seq, sample, p_local, p_pooled, p_strong, score, chance, route, label, weak, best, cost in columns:
-        yield (
-            seq, sample, entry.request_id, entry.time, p_local, p_pooled, p_strong, score, threshold, chance,
-            route, label, weak, best, router, cost, entry.latency,
-        )  # fmt: skip
 
 
 def _blobs(values: Any) -> list[bytes]:

@@ -144,12 +144,10 @@ def decide(version: Version, asked: Asked, n: int, *, pool: bool) -> FirstRound:
     absent = dict(asked.failed)
     while True:
         _check_policy(version, absent, pool)
-        local = np.full((len(version.parties), n, version.columns), np.nan, np.float32)
-        for row, name in zip(local, version.parties, strict=True):
-            if name not in absent:
-                row[:] = asked.values[name]
+        nothing = np.full((n, version.columns), np.nan, np.float32) if absent else None
+        local = np.array([nothing if p in absent else asked.values[p] for p in version.parties], np.float32)
         try:
-            return FirstRound(round_one(version.router, list(local)), local, absent)
+            return FirstRound(round_one(version.router, local), local, absent)
         except (PosteriorError, ShapeError):
             nonsense = _nonsense(version, asked, absent)
             if not nonsense:
@@ -187,8 +185,10 @@ def answer_first(version: Version, ids: Sequence[str], asked: Asked, first: Firs
     decision = first.decision
     n = len(ids)
     route = [ROUND1] * n
-    present = ~np.isnan(first.local[:, :, 0])
+    probabilities = decision.pooled.astype(np.float32)
     if decision.incomplete.any():
+        probabilities = np.nan_to_num(probabilities)  # a sample nobody has
+        present = ~np.isnan(first.local[:, :, 0])
         names = version.parties
         everywhere = [f"absent:{name}" for name in names if name in first.absent]
         for row in np.flatnonzero(decision.incomplete).tolist():
@@ -199,18 +199,12 @@ def answer_first(version: Version, ids: Sequence[str], asked: Asked, first: Firs
             else:
                 route[row] = degraded(*everywhere, *([f"missing:{','.join(lacking)}"] if lacking else []))
     weak = version.encode(decision.weak_prediction)
-    size = np.zeros(n)
-    for name, total in asked.payload.items():
-        if name not in first.absent:
-            size += total / n
-    probabilities = decision.pooled.astype(np.float32)
-    if decision.incomplete.any():  # a sample nobody has
-        probabilities = np.nan_to_num(probabilities)
+    payload = sum(total for name, total in asked.payload.items() if name not in first.absent)
     return Outcome(
         version=version, ids=ids, label=weak, probabilities=probabilities,
         escalated=np.zeros(n, dtype=bool), wanted=decision.escalate, score=decision.score, route=route, weak=weak,
         strong=np.full(n, -1, dtype=np.int64), local=first.local, pooled=decision.pooled, strong_posterior=None,
-        bytes=size,
+        bytes=np.full(n, payload / n),
     )  # fmt: skip
 
 

@@ -13,7 +13,17 @@ from pathlib import Path
 
 from gainroute.errors import ArtifactVersionError
 
-__all__ = ["COLUMNS", "JOURNAL_PAGES", "MIGRATIONS", "connect", "decision_id", "migrate", "prepare", "sequence"]
+__all__ = [
+    "BUSY_MS",
+    "COLUMNS",
+    "JOURNAL_PAGES",
+    "MIGRATIONS",
+    "connect",
+    "decision_id",
+    "migrate",
+    "prepare",
+    "sequence",
+]
 
 # `seq` is microseconds since 1970, or one more than the last: ordered by time, and unique across restarts.
 # Posteriors are float32, little-endian: local (M, K′) with NaN for a party that lacks the sample; pooled, strong (K,).
@@ -62,6 +72,7 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
+BUSY_MS = 10_000  # how long a write waits for another program's
 JOURNAL_PAGES = 4000  # after which SQLite empties the journal into the file, and begins it again
 
 COLUMNS = (
@@ -92,7 +103,7 @@ def sequence(name: str) -> int | None:
 
 def connect(path: str, *, max_bytes: int = 0) -> sqlite3.Connection:
     """Open a log for writing: WAL, every commit on disk, what is deleted overwritten."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1e3)
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON",
                        f"wal_autocheckpoint={JOURNAL_PAGES}"):  # fmt: skip
