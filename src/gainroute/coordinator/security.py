@@ -88,9 +88,11 @@ class Doorkeeper:
         else:
             await self._app(scope, receive, reply)
         finally:
-            if log.isEnabledFor(logging.INFO):
-                log.info(
-                    "%s %s %d", scope["method"], scope["path"], status,
+            # An answer stands in the decision log, with the same request id: a line here would say it twice.
+            level = logging.DEBUG if status == 200 and scope["path"].endswith("/infer") else logging.INFO
+            if log.isEnabledFor(level):
+                log.log(
+                    level, "%s %s %d", scope["method"], scope["path"], status,
                     extra={"request_id": name, "who": state["who"], "status": status,
                            "ms": round(1e3 * (time.perf_counter() - began), 3)},
                 )  # fmt: skip
