@@ -35,7 +35,7 @@ def fit_blend(samples: Samples) -> LogLinearPool:
     assert samples.strong_posterior is not None  # noqa: S101 (crossfit_blend asks for it first)
     posteriors = np.concatenate([samples.strong_posterior[None], samples.local])
     alone = np.eye(len(posteriors))[0]
-    return solve_log_linear(posteriors, samples.labels, samples.weight, alone, LAM, EPS)
+    return solve_log_linear(posteriors, samples.labels, samples.weight, LAM, EPS, alone)
 
 
 def answer_by(blend: LogLinearPool | None, samples: Samples) -> Samples:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
+from gainroute._threads import one_thread
 from gainroute.types import FloatArray, RoundOne
 
 __all__ = ["LearnedGainScore", "fit_learned_gain", "gain_features"]
@@ -82,7 +82,7 @@ def fit_learned_gain(
     best, best_loss, waited = [w.copy() for w in weights], np.inf, 0
     moments = [(np.zeros_like(w), np.zeros_like(w)) for w in weights]
     step = 0
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_thread():
         for _ in range(epochs):
             shuffled = rng.permutation(kept)
             for first in range(0, len(shuffled), 128):

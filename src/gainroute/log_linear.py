@@ -92,14 +92,13 @@ def fit_log_linear(
     check_posteriors(local)
     y = as_labels(labels, classes=local.shape[2], length=local.shape[1])
     weight = as_weights(sample_weight, len(y))
-    origin = np.full(len(local), 1 / len(local))
-    return solve_log_linear(local, y, weight, origin, check_positive(lam, "lam"), check_positive(eps, "eps"))
+    return solve_log_linear(local, y, weight, check_positive(lam, "lam"), check_positive(eps, "eps"))
 
 
 def solve_log_linear(
-    posteriors: FloatArray, y: IntArray, weight: FloatArray, origin: FloatArray, lam: float, eps: float
+    posteriors: FloatArray, y: IntArray, weight: FloatArray, lam: float, eps: float, origin: FloatArray | None = None
 ) -> LogLinearPool:
-    """`fit_log_linear` on checked arrays, with the weights drawn towards `origin`.
+    """`fit_log_linear` on checked arrays, with the weights drawn towards `origin`, the geometric mean unless given.
 
     A class without a sample keeps the bias 0: its mass is what the parties give it.
     """
@@ -108,7 +107,8 @@ def solve_log_linear(
     logs = np.log(np.add(posteriors[:, used], eps, dtype=np.float64))
     parties, _, classes = logs.shape
     unseen = parties + unseen_classes(y, classes, weight)
-    theta = start = np.concatenate([origin, np.zeros(classes)])
+    towards = np.full(parties, 1 / parties) if origin is None else origin
+    theta = start = np.concatenate([towards, np.zeros(classes)])
     with one_thread():
         value, p = _loss(theta, start, logs, y, weight, lam)
         for _ in range(MAX_STEPS):

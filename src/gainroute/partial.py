@@ -22,7 +22,7 @@ from gainroute.errors import NotFittedError, SettingError, ShapeError
 from gainroute.gain import gain_score
 from gainroute.labels import Labels
 from gainroute.reliability import estimate_confusion
-from gainroute.road import cross_fit, fit_road
+from gainroute.road import cross_fit
 from gainroute.routers import ExpectedGainRouter
 from gainroute.samples import as_samples
 from gainroute.types import ArrayLike, BoolArray, FloatArray, IntArray, LabelArray
@@ -168,13 +168,12 @@ class PartialEscalation:
             ]
             return np.stack([np.diagonal(matrix) for matrix in found])
 
-        road = fit_road(router, samples)
+        router.fit(local_posteriors, labels, subset_predictions[largest], weak_prediction=weak_prediction)
         gain = np.empty((len(samples), len(subsets)))
         everything = np.arange(len(samples))
-        for held_out, _, at in cross_fit(router, samples, road, router.folds, router.seed):
+        for held_out, _, at in cross_fit(router, samples, router._road, router.folds, router.seed):
             kept = np.setdiff1d(everything, held_out)
             gain[held_out] = _gains(at.calibrated, reliability(kept), at.weak_prediction)
-        router.fit(local_posteriors, labels, subset_predictions[largest], weak_prediction=weak_prediction)
         self.subsets_, self.bytes_, self.reliability_ = subsets, costs, reliability(slice(None))
         self._calibration_gain = gain
         self.price_ = self.price_for(self.byte_budget)

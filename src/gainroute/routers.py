@@ -191,7 +191,7 @@ class ExpectedGainRouter(CalibratingRouter):
         if self.pooling == "mean":
             return self.pool
         floor = 1e-6 if self.eps == "cv" else self.eps
-        return solve_log_linear(local, labels, weight, np.full(len(local), 1 / len(local)), 1.0, floor)
+        return solve_log_linear(local, labels, weight, 1.0, floor)
 
     def fit_score(self, calibration: CalibrationSet) -> Score:
         """Estimate the confusion matrix of the strong route, and what it is worth on each class."""

@@ -119,7 +119,7 @@ def credentials(who, federation, tmp_path):
     if who == "a certificate with two identities":
         return strange(federation, [main, "gainroute://party/b"])
     if who == "a role nobody knows":
-        return strange(federation, ["gainroute://root/main"])
+        return strange(federation, ["gainroute://auditor/main"])
     if who == "expired":
         before = datetime.now(timezone.utc) - 2 * day
         return channel_credentials(federation.files("coordinator", "main", days=1, now=before))

@@ -38,7 +38,7 @@ def _logs(local: FloatArray) -> FloatArray:
 
 
 def _log_linear(local: FloatArray, labels: IntArray, weight: FloatArray) -> LogLinearPool:
-    return solve_log_linear(local, labels, weight, np.full(len(local), 1 / len(local)), 1.0, EPS)
+    return solve_log_linear(local, labels, weight, 1.0, EPS)
 
 
 def _loss(posterior: FloatArray, labels: IntArray, weight: FloatArray) -> float:

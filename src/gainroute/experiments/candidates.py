@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from gainroute._threads import one_thread
 from gainroute.calibration import folds_of
 from gainroute.evaluation import TradeoffCurve, oracle_score, oracle_share, tradeoff_curve
 from gainroute.experiments.candidate_routers import (
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{key}: {len(left)} candidates", file=sys.stderr, flush=True)
         record = load_record(path)
         for name in left:
-            with threadpool_limits(limits=1, user_api="blas"):
+            with one_thread():
                 known.setdefault(key, {}).update(judge(record, [name], options.samples))
             write_bytes(options.out, json.dumps(known, indent=1, sort_keys=True).encode() + b"\n")
     return 0

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from gainroute._threads import one_thread
 from gainroute.experiments import tables
 from gainroute.experiments.results import ABLATION, ANALYTICAL, REFERENCE, defer_name, measures_at, resampled_accuracy
 from gainroute.experiments.summary import Study
@@ -64,7 +64,7 @@ def claims_of(study: Study, *, count: int = 1000) -> dict[str, Any]:
     on resampled test parts. ``worth``: the share of samples whose error the strong route corrects. ``ahead``: by
     router and budget, in how many seeds the expected-gain router is ahead.
     """
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_thread():
         return {
             "source": source_of(study),
             "regimes": {str(regime): _regime(study, regime, count) for regime in study.regimes},

@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gainroute.communication import communication_cost
 from gainroute.experiments.records import Record, Split
 from gainroute.experiments.results import answers_by_mean
 from gainroute.partial import PartialDecision, PartialEscalation
 from gainroute.routers import ExpectedGainRouter
 from gainroute.types import FloatArray, IntArray
 
-__all__ = ["POINTS", "grid", "partial_curves"]
+__all__ = ["POINTS", "partial_curves"]
 
 POINTS = 101
 PRICES = 400
@@ -49,14 +48,6 @@ def partial_curves(record: Record, build: Callable[[], ExpectedGainRouter]) -> d
     for regime, split in record.regimes().items():
         decision = partial.route(split.local_posteriors, weak_prediction=split.weak_prediction if shared else None)
         found[regime] = _curve(decision, partial.bytes_, split)
-    return found
-
-
-def grid(record: Record) -> FloatArray:
-    """Bytes a sample at the points of a curve, Round 1 included."""
-    classes, dimensions = len(record.class_names), record.metadata["embedding_dimensions"]
-    first, last = (communication_cost(classes, dimensions, rate) for rate in (0.0, 1.0))
-    found: FloatArray = np.linspace(first, last, POINTS)
     return found
 
 

@@ -154,8 +154,7 @@ def fit_router(build: Builder, record: Record, budgets: Sequence[float] = BUDGET
 
 def answers_by_mean(router: Router) -> bool:
     """Whether a router's Round-1 answer is the paper's: the argmax of the mean."""
-    own = type(router).pool is not Router.pool or getattr(router, "pooling", "mean") != "mean"
-    return not own
+    return type(router).pool is Router.pool and getattr(router, "pooling", "mean") == "mean"
 
 
 def blended_answers(router: Router, decision: Decision, strong_posterior: ArrayLike) -> IntArray | None:

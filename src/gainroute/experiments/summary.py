@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from gainroute._threads import one_thread
 from gainroute.communication import communication_cost
 from gainroute.errors import DataError
 from gainroute.evaluation import oracle_share, tradeoff_curve
@@ -134,8 +134,7 @@ def study_of(
     builders = {**compared_routers(), **ablation_routers(), **(strangers or {})}
     scores: dict[str, dict[int, RouterScores]] = {name: {} for name in builders}
     quality: dict[str, dict[int, dict[int, CalibrationQuality]]] = {name: {} for name in CALIBRATORS}
-    # Two BLAS threads on a busy machine are far slower than one.
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_thread():
         for name, build in builders.items():
             for record in ordered:
                 scores[name][record.seed] = fit(name, build, record)
@@ -155,7 +154,7 @@ def study_of(
 def summarise(study: Study, rates: Sequence[float] = RATES, *, replicates: int = 1000) -> dict[str, Any]:
     """Sum a study up in plain numbers: shares, not percent; every list runs along `rates`."""
     first = study.records[0]
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_thread():
         regimes = {str(regime): _regime(study, regime, rates, replicates) for regime in study.regimes}
     return {
         "dataset": first.dataset,
