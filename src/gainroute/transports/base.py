@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -104,11 +104,11 @@ class PartyConnection(Protocol):
         """Ask who it is and what it can answer with."""
         ...
 
-    async def posteriors(self, ids: Sequence[Any], *, model: str, request_id: str) -> Reply:
+    def posteriors(self, ids: Sequence[Any], *, model: str, request_id: str) -> Awaitable[Reply]:
         """Round 1: local posteriors by the model version named."""
         ...
 
-    async def embeddings(self, ids: Sequence[Any], *, model: str, codec: str, request_id: str) -> Reply:
+    def embeddings(self, ids: Sequence[Any], *, model: str, codec: str, request_id: str) -> Awaitable[Reply]:
         """Round 2: embeddings by the model version named, through the codec named, decoded again."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
@@ -91,18 +91,15 @@ class GrpcConnection:
         session = await self._connected()
         return await session.describe(self._options.connect_timeout)
 
-    async def posteriors(self, ids: Sequence[Any], *, model: str, request_id: str) -> Reply:
+    def posteriors(self, ids: Sequence[Any], *, model: str, request_id: str) -> Awaitable[Reply]:
         """Round 1: local posteriors by the model version named."""
-        session, description = self._known(model) or await self._knowing(model)
         ask = pb.Request(round=pb.ROUND_POSTERIORS, model=model, request_id=request_id)
-        return await self._ask(session, ask, ids, len(description.classes), POSTERIOR_ENCODING)
+        return self._asked(ask, ids)
 
-    async def embeddings(self, ids: Sequence[Any], *, model: str, codec: str, request_id: str) -> Reply:
+    def embeddings(self, ids: Sequence[Any], *, model: str, codec: str, request_id: str) -> Awaitable[Reply]:
         """Round 2: embeddings by the model version named, through the codec named, decoded again."""
-        session, description = self._known(model) or await self._knowing(model)
-        check_codec_offered(description, codec)
         ask = pb.Request(round=pb.ROUND_EMBEDDINGS, model=model, codec=codec, request_id=request_id)
-        return await self._ask(session, ask, ids, find_model(description, model).dimension, codec)
+        return self._asked(ask, ids)
 
     async def close(self) -> None:
         """Let go of the connection."""
@@ -118,61 +115,57 @@ class GrpcConnection:
 
     # ---- asking -------------------------------------------------------------------------------------
 
-    def _known(self, model: str) -> tuple[Session, PartyDescription] | None:
-        """What `_knowing` gives, where there is nothing to wait for: the usual case, and on every request's way."""
+    def _asked(self, ask: pb.Request, ids: Sequence[Any]) -> Awaitable[Reply]:
+        """Send at once where there is nothing to wait for: the usual case, on every request's way, takes no task."""
         session = self._session
-        if session is None or session.ended.done() or session.description is None:
-            return None
-        known = any(found.hash == model for found in session.description.models)
-        return (session, session.description) if known else None
+        if session is None or session.ended.done() or not _knows(session.description, ask.model):
+            return self._ask_later(ask, ids)
+        try:
+            return self._send(session, ask, ids)
+        except PartyError as error:
+            return _failed(error)
 
-    async def _knowing(self, model: str) -> tuple[Session, PartyDescription]:
-        """A session, and a description that names the model: where it does not, it is asked for anew."""
+    async def _ask_later(self, ask: pb.Request, ids: Sequence[Any]) -> Reply:
+        """Connect first, and where the party has not named the model, ask it anew what it has."""
         session = await self._connected()
-        description = session.description
-        if description is None or not any(found.hash == model for found in description.models):
-            description = await session.describe(self._options.connect_timeout)
-        find_model(description, model)
-        return session, description
+        if not _knows(session.description, ask.model):
+            await session.describe(self._options.connect_timeout)
+        return await self._send(session, ask, ids)
 
-    async def _ask(self, session: Session, ask: pb.Request, ids: Sequence[Any], width: int, encoding: str) -> Reply:
+    def _send(self, session: Session, ask: pb.Request, ids: Sequence[Any]) -> Awaitable[Reply]:
+        width, encoding = _due(session, ask)
         told = session.told
         try:
             texts = id_texts(ids)
             longest = min(told.max_message_bytes or DEFAULT_MESSAGE_BYTES, self._options.max_message_bytes)
             parts = chunks(texts, width, max_samples=told.max_samples, message_bytes=longest)
-        except InputError as error:
-            raise PartyRefusedError(self._name, str(error)) from error
-        if not texts:
-            return Reply(np.zeros((0, width), np.float32), 0)
-        if len(parts) == 1:
-            return await self._part(session, ask, texts, width, encoding)
-        replies = await asyncio.gather(
-            *(self._part(session, _copy(ask), texts[part], width, encoding) for part in parts)
-        )
-        return Reply(np.concatenate([r.values for r in replies]), sum(r.payload_bytes for r in replies))
+            if len(parts) > 1:
+                return _joined([self._part(session, _copy(ask), texts[part], width, encoding) for part in parts])
+            if not texts:
+                return _nothing(width)
+            return self._part(session, ask, texts, width, encoding)
+        except (InputError, UnicodeEncodeError) as error:
+            raise PartyRefusedError(self._name, f"an id is not valid: {error}") from error
 
-    async def _part(self, session: Session, ask: pb.Request, ids: list[str], width: int, encoding: str) -> Reply:
-        try:
-            ask.ids.extend(ids)
-        except UnicodeEncodeError as error:
-            raise PartyRefusedError(self._name, f"an id is not valid text ({error})") from error
-        response = await session.ask(ask)
-        kind = response.WhichOneof("result")
-        if kind == "failure":
-            raise failure_error(self._name, response.failure)
-        if kind != "answer":
-            raise PartyRefusedError(self._name, "it answered with neither an answer nor a failure")
-        values = read_answer(
-            self._name,
-            response.answer,
-            model=ask.model,
-            rows=len(ids),
-            width=width,
-            encoding=encoding,
-            posterior=ask.round == pb.ROUND_POSTERIORS,
-        )
-        return Reply(values, len(response.answer.values.data))
+    def _part(
+        self, session: Session, ask: pb.Request, ids: list[str], width: int, encoding: str
+    ) -> asyncio.Future[Reply]:
+        ask.ids.extend(ids)
+
+        def read(response: pb.Response) -> Reply:
+            kind = response.WhichOneof("result")
+            if kind == "failure":
+                raise failure_error(self._name, response.failure)
+            if kind != "answer":
+                raise PartyRefusedError(self._name, "it answered with neither an answer nor a failure")
+            posterior = ask.round == pb.ROUND_POSTERIORS
+            values = read_answer(
+                self._name, response.answer, model=ask.model, rows=len(ids), width=width, encoding=encoding,
+                posterior=posterior,
+            )  # fmt: skip
+            return Reply(values, len(response.answer.values.data))
+
+        return session.send(ask, read)
 
     # ---- staying connected --------------------------------------------------------------------------
 
@@ -251,6 +244,35 @@ class GrpcConnection:
         task = asyncio.ensure_future(session.retire())
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
+
+
+def _knows(description: PartyDescription | None, model: str) -> bool:
+    return description is not None and any(found.hash == model for found in description.models)
+
+
+def _due(session: Session, ask: pb.Request) -> tuple[int, str]:
+    """Numbers a row, and their encoding, that an answer must have."""
+    description = session.description
+    if description is None:
+        raise PartyUnavailableError(session.party, "it has not described itself yet")
+    model = find_model(description, ask.model)
+    if ask.round == pb.ROUND_POSTERIORS:
+        return len(description.classes), POSTERIOR_ENCODING
+    check_codec_offered(description, ask.codec)
+    return model.dimension, ask.codec
+
+
+async def _joined(parts: Sequence[asyncio.Future[Reply]]) -> Reply:
+    replies = await asyncio.gather(*parts)
+    return Reply(np.concatenate([r.values for r in replies]), sum(r.payload_bytes for r in replies))
+
+
+async def _nothing(width: int) -> Reply:
+    return Reply(np.zeros((0, width), np.float32), 0)
+
+
+async def _failed(error: PartyError) -> Reply:
+    raise error
 
 
 def _copy(request: pb.Request) -> pb.Request:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from grpc import aio
@@ -18,6 +19,8 @@ from gainroute.transports.proto import party_pb2_grpc
 from gainroute.transports.wire import read_description
 
 __all__ = ["ClientOptions", "Session", "failure_error", "rpc_error"]
+
+T = TypeVar("T")
 
 MOST_UNSENT = 1024
 
@@ -76,6 +79,31 @@ def failure_error(party: str, failure: pb.Failure) -> PartyError:
     return PartyRefusedError(party, failure.message)
 
 
+class _Waiting(asyncio.Future[Any]):
+    """Stands for the answer to one request. Cancelled, it tells the party, and disturbs nobody else's answer.
+
+    A future and no task: a coordinator asks every party for every request, and a task a party costs more than all
+    that is done with its answer.
+    """
+
+    def __init__(self, session: Session, number: int, read: Callable[[pb.Response], Any]) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self._session, self._number, self._read = session, number, read
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        self._session.give_up(self._number)
+        return super().cancel(msg)
+
+    def answered(self, response: pb.Response) -> None:
+        """Hold what is read from the response, or the error that reading it raises."""
+        if self.done():
+            return
+        try:
+            self.set_result(self._read(response))
+        except Exception as error:  # noqa: BLE001 (whoever waits for the answer gets it)
+            self.set_exception(error)
+
+
 class Session:
     """A stream that stands, until it ends. `ended` is done then, and holds why.
 
@@ -96,7 +124,7 @@ class Session:
         self._stub = party_pb2_grpc.PartyStub(channel)
         self._call: Any = None
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[pb.Response]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._unsent: asyncio.Queue[pb.Request] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -145,22 +173,34 @@ class Session:
         return self.description
 
     async def ask(self, request: pb.Request) -> pb.Response:
-        """Send a request and wait for its answer. A caller that stops waiting disturbs nobody else's answer."""
+        """Send a request and wait for its answer."""
+        response: pb.Response = await self.send(request, lambda response: response)
+        return response
+
+    def send(self, request: pb.Request, read: Callable[[pb.Response], T]) -> asyncio.Future[T]:
+        """Send a request; what `read` makes of its answer is in the future. To cancel that is to give the request up.
+
+        Parameters
+        ----------
+        request
+            Its number is written into it.
+        read
+            Looks at the answer when it is there, and raises a `PartyError` where it cannot be believed.
+        """
         if self.ended.done():
             raise self.ended.result()
         if self._unsent.qsize() >= MOST_UNSENT:
             raise PartyUnavailableError(self.party, f"{MOST_UNSENT} requests wait to be sent: it does not keep up")
         number = next(self._numbers)
         request.correlation = number
-        waiting: asyncio.Future[pb.Response] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = waiting
+        waiting = self._waiting[number] = _Waiting(self, number, read)
         self._unsent.put_nowait(request)
-        try:
-            return await waiting
-        except asyncio.CancelledError:
-            if self._waiting.pop(number, None) is not None and not self.ended.done():
-                self._unsent.put_nowait(pb.Request(correlation=number, cancel=True))
-            raise
+        return waiting
+
+    def give_up(self, number: int) -> None:
+        """Tell the party that nobody waits for an answer any more."""
+        if self._waiting.pop(number, None) is not None and not self.ended.done():
+            self._unsent.put_nowait(pb.Request(correlation=number, cancel=True))
 
     async def _write(self) -> None:
         # A task of its own: gRPC ends the whole stream where a caller is cancelled while it writes.
@@ -177,8 +217,8 @@ class Session:
                     reason = rpc_error(self.party, (await self._call.code(), await self._call.details() or ""))
                     break
                 waiting = self._waiting.pop(response.correlation, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(response)
+                if waiting is not None:
+                    waiting.answered(response)
         except aio.AioRpcError as error:
             reason = rpc_error(self.party, error)
         finally:
