@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from gainroute._threads import one_thread
-from gainroute.calibration import folds_of
+from gainroute.calibration import DirichletCalibrator, folds_of
 from gainroute.evaluation import TradeoffCurve, oracle_score, oracle_share, tradeoff_curve
 from gainroute.experiments.candidate_routers import (
     AllPartyRouter,
@@ -110,14 +110,35 @@ class Outcome:
         return tradeoff_curve(self.score, self.weak_prediction, self.strong_prediction, labels)
 
 
-def cross_validate(candidate: Candidate, held: Split, folds: int = OUTER_FOLDS, seed: int = 1) -> Outcome:
-    """Route every calibration sample by a router fitted on the other folds."""
+# λ by outer fold and pooling: candidates that differ elsewhere choose the same one, and choosing takes longest.
+Chosen = dict[tuple[int, str, str], float]
+
+
+def cross_validate(
+    candidate: Candidate, held: Split, folds: int = OUTER_FOLDS, seed: int = 1, chosen: Chosen | None = None
+) -> Outcome:
+    """Route every calibration sample by a router fitted on the other folds.
+
+    Parameters
+    ----------
+    candidate, held
+        What is judged, on what.
+    folds, seed
+        Outer folds.
+    chosen
+        What others have chosen on the same samples and folds; added to.
+    """
     n = len(held.labels)
+    chosen = {} if chosen is None else chosen
     score = np.empty(n)
     weak, strong = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    for out in folds_of(n, folds, seed):
+    for number, out in enumerate(folds_of(n, folds, seed)):
         kept = np.setdiff1d(np.arange(n), out)
         router = candidate.build()
+        key = number, type(router).fit_pool.__qualname__, getattr(router, "pooling", "")
+        chooses = isinstance(router, ExpectedGainRouter) and router.lam == "cv"
+        if isinstance(router, ExpectedGainRouter) and chooses and key in chosen:
+            router.lam = chosen[key]
         own = None if candidate.answers else held.weak_prediction
         router.fit(
             held.local_posteriors[:, kept],
@@ -126,6 +147,8 @@ def cross_validate(candidate: Candidate, held: Split, folds: int = OUTER_FOLDS, 
             strong_posterior=held.strong_posterior[kept],
             weak_prediction=None if own is None else own[kept],
         )
+        if chooses and isinstance(router.calibrator_, DirichletCalibrator):
+            chosen[key] = router.calibrator_.lam
         decision = router.route(held.local_posteriors[:, out], weak_prediction=None if own is None else own[out])
         score[out], weak[out] = decision.score, decision.weak_prediction
         blended = blended_answers(router, decision, held.strong_posterior[out])
@@ -133,7 +156,12 @@ def cross_validate(candidate: Candidate, held: Split, folds: int = OUTER_FOLDS, 
     return Outcome(score, weak, strong)
 
 
-def judge(record: Record, names: Sequence[str] = tuple(CANDIDATES), samples: int | None = None) -> dict[str, Any]:
+def judge(
+    record: Record,
+    names: Sequence[str] = tuple(CANDIDATES),
+    samples: int | None = None,
+    chosen: Chosen | None = None,
+) -> dict[str, Any]:
     """Judge candidates on one record's calibration part.
 
     Parameters
@@ -144,6 +172,8 @@ def judge(record: Record, names: Sequence[str] = tuple(CANDIDATES), samples: int
         Candidates.
     samples
         Use only that many calibration samples, drawn by the record's seed: is a candidate safe with few?
+    chosen
+        For `cross_validate`, between calls for the same record and samples.
 
     Returns
     -------
@@ -156,12 +186,13 @@ def judge(record: Record, names: Sequence[str] = tuple(CANDIDATES), samples: int
     oracle = oracle_score(held.weak_prediction, held.strong_prediction, held.labels)
     best = tradeoff_curve(oracle, held.weak_prediction, held.strong_prediction, held.labels)
     found: dict[str, Any] = {}
+    chosen = {} if chosen is None else chosen
     for name in names:
         candidate = CANDIDATES[name]
         if len(record.class_names) > candidate.largest:
             continue
         began = time.perf_counter()
-        curve = cross_validate(candidate, held).curve(held.labels)
+        curve = cross_validate(candidate, held, chosen=chosen).curve(held.labels)
         found[name] = {
             "accuracy": [float(np.interp(rate, curve.escalation_rate, curve.accuracy)) for rate in RATES],
             "weak": float(curve.accuracy[0]),
@@ -192,10 +223,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not left:
             continue
         print(f"{key}: {len(left)} candidates", file=sys.stderr, flush=True)
-        record = load_record(path)
+        record, chosen = load_record(path), Chosen()
         for name in left:
             with one_thread():
-                known.setdefault(key, {}).update(judge(record, [name], options.samples))
+                known.setdefault(key, {}).update(judge(record, [name], options.samples, chosen))
             write_bytes(options.out, json.dumps(known, indent=1, sort_keys=True).encode() + b"\n")
     return 0
 
