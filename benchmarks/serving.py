@@ -16,14 +16,17 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import Row, interleaved, row
+from benchmarks.rows import Row, interleaved, row, timed
 from benchmarks.serving_models import CLASSES, DIMENSION, NAMES, PARTIES, SAMPLES, ResNetParty, Stub, save_router
 from benchmarks.serving_processes import ADMIN, Client, Pool, coordinator_config, party_config, relays
 from gainroute.artifacts import load
 from gainroute.communication import communication_cost
+from gainroute.inference import round_one
+from gainroute.router import Router
 
 __all__ = ["run"]
 
@@ -75,7 +78,7 @@ def _stubs(pool: Pool) -> Iterator[Row]:
     ours = _coordinator(pool, "ours", router, "make_linear_fusion", addresses)
     bare = _bare(pool)
     _set_budget(ours, 0.0)
-    yield from _against_bare(ours, bare)
+    yield from _against_bare(ours, bare, router)
     with relays(addresses) as begun:
         counted = _coordinator(pool, "counted", router, "make_linear_fusion", [r.address for r in begun])
         for budget in (0.2, 1.0):
@@ -93,18 +96,22 @@ def _stubs(pool: Pool) -> Iterator[Row]:
             yield row("  with ids, framing and TLS, both directions", wire / samples, due, wire / samples / due)
 
 
-def _against_bare(ours: Client, bare: Client) -> Iterator[Row]:
+def _against_bare(ours: Client, bare: Client, router: Path) -> Iterator[Row]:
     single = [_v2([i]) for i in range(SINGLES)]
     whole = [_v2([i], ()) for i in range(SINGLES)]
     plain = [_plain([i]) for i in range(SINGLES)]
     _same(ours, bare)
     for client, bodies in ((ours, single), (bare, plain)):
         client.latency(bodies)  # warm
+    routing = partial(_routing, load(router), [Stub(i).posteriors(["0"]) for i in range(PARTIES)])
     found = interleaved(
-        [partial(ours.latency, single), partial(bare.latency, plain), partial(ours.latency, whole)], SINGLE_TURNS
+        [partial(ours.latency, single), partial(bare.latency, plain), partial(ours.latency, whole), routing],
+        SINGLE_TURNS,
     )
     yield row("ms a Round-1 answer, concurrency 1", 1e3 * found[0], 1e3 * found[1], found[0] / found[1], "<= 1.5")
     yield row("  all six outputs asked for", 1e3 * found[2], 1e3 * found[1], found[2] / found[1])
+    what = "  ms of it spent on routing, our default, as a share"
+    yield row(what, 1e3 * found[3], 1e3 * found[0], found[3] / found[0], "<= 0.03")
     many = [_v2(_ids(i, BATCH)) for i in range(MANY)]
     all_six = [_v2(_ids(i, BATCH), ()) for i in range(MANY)]
     plain = [_plain(_ids(i, BATCH)) for i in range(MANY)]
@@ -115,6 +122,11 @@ def _against_bare(ours: Client, bare: Client) -> Iterator[Row]:
     what = f"samples a second, {BATCH} a request, concurrency {CONCURRENCY}"
     yield row(what, speed[0], speed[1], speed[0] / speed[1], ">= 0.8")
     yield row("  all six outputs asked for", speed[2], speed[1], speed[2] / speed[1])
+
+
+def _routing(router: Router, sent: Sequence[Any]) -> float:
+    """Median seconds that the step from what the parties sent to a decision takes for one sample."""
+    return float(np.median([timed(partial(round_one, router, sent)) for _ in range(SINGLES)]))
 
 
 def _same(ours: Client, bare: Client) -> None:

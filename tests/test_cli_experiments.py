@@ -251,6 +251,9 @@ def test_report_adds_a_strangers_router_to_every_table(records: Path, monkeypatc
     made = parsed("report", "--router", "strange_margin:Margin", "--cache-dir", "cache", "--out", "o")
     routers = made["datasets"]["modelnet40"]["regimes"]["0"]["routers"]
     assert set(routers["Margin"]["minus_confidence"]) == {"mean", "low", "high"}
+    compared = [(row["dataset"], row["noise_classes"], row["rate"]) for row in made["versus_paper"]]
+    assert compared == [("modelnet40", regime, rate) for regime in (0, 3) for rate in (0.1, 0.2, 0.4)]
+    assert all(row["low"] <= row["high"] for row in made["versus_paper"])
     page = (records / "o/modelnet40.md").read_text(encoding="utf-8")
     assert "| Margin |" in page
     assert "which of its claims held" in (records / "o/README.md").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from gainroute.experiments.page_parts import (
     shown_table,
 )
 from gainroute.experiments.records import Record
-from gainroute.experiments.results import ANALYTICAL
+from gainroute.experiments.results import OURS
 from gainroute.experiments.summary import Study
 from gainroute.routers import ExpectedGainRouter
 from gainroute.types import FloatArray
@@ -90,7 +90,7 @@ def demo_page(results: Mapping[str, Any], record: Record, pictures: Pictures) ->
                 pictures, "NE", "NE against the escalation rate", "Lower is better: escalations that change nothing."
             ),
             "</div>",
-            shown_table(tables.budget_table(results, "0")),
+            shown_table(tables.budget_table(results, "0", OURS)),
         ),
         html.section(
             "Why calibration matters",
@@ -115,7 +115,7 @@ def demo_page(results: Mapping[str, Any], record: Record, pictures: Pictures) ->
                 f"{results['class_count']} classes at test time, which nothing was trained or calibrated for."
             ),
             picture(pictures, "noisy", "Accuracy against the escalation rate under noise", "Nothing was fitted anew."),
-            shown_table(tables.deployed_table(results, (ANALYTICAL,))),
+            shown_table(tables.deployed_table(results, (OURS,))),
             html.paragraph(
                 "Threshold “cross-fitted” is the default, “calibration” the paper's quantile. A threshold from clean "
                 "data need not hold its budget under noise: samples that have become more doubtful score higher.",

@@ -29,13 +29,13 @@ class Theme:
 LIGHT = Theme(
     "#ffffff", "#1b1f24", "#646b75", "#dfe3e8",
     {"blue": "#0a5fa8", "sky": "#3f9fd8", "vermilion": "#c8500a", "green": "#00805d", "purple": "#a8558a",
-     "amber": "#a87800", "grey": "#8a9099",
+     "amber": "#a87800", "grey": "#8a9099", "teal": "#0f8a8a",
      "purple 1": "#d68fc0", "purple 2": "#bb5f9d", "purple 3": "#8f3a77", "purple 4": "#571b49"},
 )  # fmt: skip
 DARK = Theme(
     "#14181d", "#e8ebef", "#9aa3ae", "#2d343c",
     {"blue": "#5aaef5", "sky": "#9ad6ff", "vermilion": "#ff9152", "green": "#3fd0a4", "purple": "#e59bc9",
-     "amber": "#f0c14b", "grey": "#868e98",
+     "amber": "#f0c14b", "grey": "#868e98", "teal": "#4cd6d0",
      "purple 1": "#9c5285", "purple 2": "#c273a7", "purple 3": "#e59bc9", "purple 4": "#fbd9ee"},
 )  # fmt: skip
 
@@ -53,6 +53,9 @@ class Look:
 
 LOOKS = {
     "expected gain": Look("blue", "-", "o", 2.4),
+    "ours (total)": Look("teal", "-", "s", 2.4),
+    "ours (routing only)": Look("teal", (0, (3, 1.5)), "p"),
+    "partial escalation": Look("amber", (0, (5, 1.5)), "*", 1.9, 1.3),
     "calibrated confidence": Look("sky", (0, (6, 2)), "s"),
     "confidence": Look("vermilion", (0, (4, 2)), "^"),
     "learned gain": Look("green", (0, (6, 2, 1, 2)), "D"),

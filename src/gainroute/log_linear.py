@@ -18,6 +18,9 @@ __all__ = ["LogLinearPool", "fit_log_linear", "solve_log_linear"]
 # ‖θ − θ*‖ in the end, unless rounding stops the descent before.
 DISTANCE = 1e-9
 MAX_STEPS = 100
+# Up to so many values all parties are pooled at once, which halves the time of a single sample; beyond, one after the
+# other, which stays in the processor's cache.
+SMALL = 2**14
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,12 @@ class LogLinearPool:
             pooled[lacking] = mean_over_parties(local[:, lacking], present[:, lacking])
             pooled[~lacking] = self(local[:, ~lacking])
             return pooled
+        if local.size <= SMALL:
+            logs = np.add(local, self.eps, dtype=np.float64)
+            np.log(logs, out=logs)
+            logits = (self.weight @ logs.reshape(len(logs), -1)).reshape(local.shape[1:])
+            logits += self.bias
+            return softmax(logits)
         logits = np.tile(self.bias, (local.shape[1], 1))
         for weight, posterior in zip(self.weight, local, strict=True):
             term = np.add(posterior, self.eps, dtype=np.float64)

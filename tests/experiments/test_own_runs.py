@@ -7,11 +7,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+import gainroute as gr
 from gainroute.errors import DataError, LabelError, NotAnArtifactError
+from gainroute.experiments import own
 from gainroute.experiments.records import load_record
 from gainroute.experiments.runner import answer_views, train_views
 from gainroute.training.serving import TrainedParty, load_parties
 from gainroute.training.settings import RouteSettings, own_settings
+from synthetic_records import synthetic_record
 
 
 def _quick() -> RouteSettings:
@@ -94,3 +97,18 @@ def test_what_cannot_be_trained_or_answered_is_said(tmp_path: Path) -> None:
     np.savez(labels, labels=np.full(30, "dog"), ids=ids)
     with pytest.raises(LabelError, match="'dog' was not in training: the classes are ant, bee, cat"):
         answer_views(tmp_path / "run", views, labels)
+
+
+def test_a_run_is_judged_by_the_answers_its_router_gives_on_both_routes() -> None:
+    record = synthetic_record(0, alphas=())
+    held, test = record.calibration, record.test
+    names = np.array([f"class {name}" for name in record.class_names])
+    router = gr.ExpectedGainRouter.paper(pooling="log-linear", blend="cv", classes=names.tolist())
+    router.fit(held.local_posteriors, names[held.labels], strong_posterior=held.strong_posterior)
+    assert router.blends_
+    run = own._run_of(router, test)
+    decision = router.route(test.local_posteriors)
+    np.testing.assert_array_equal(run.weak_right, decision.weak_prediction == names[test.labels])
+    strong = router.strong_answers(decision, test.strong_posterior)
+    np.testing.assert_array_equal(run.strong_right, strong == names[test.labels])
+    assert run.weak_right.mean() != test.weak_accuracy

@@ -8,6 +8,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,13 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gainroute import __version__
+from gainroute._threads import one_thread
+from gainroute.experiments.partial_curves import partial_builder, partial_curves
 from gainroute.experiments.records import Record, load_record
 from gainroute.experiments.results import CalibrationQuality, RouterScores, calibration_quality, fit_router
 from gainroute.experiments.summary import Study, study_of
 from gainroute.files import write_bytes
 from gainroute.router import Router
+from gainroute.types import FloatArray
 
-__all__ = ["Cache", "cached_study", "settings_text", "stamp"]
+__all__ = ["Cache", "cached_partial", "cached_study", "settings_text", "stamp"]
 
 T = TypeVar("T")
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -143,7 +147,36 @@ def cached_study(
 
         return {regime: read(regime) for regime in record.regimes()}
 
-    return study_of(list(records.values()), strangers, fit=fit, judge=judge)
+    study = study_of(list(records.values()), strangers, fit=fit, judge=judge)
+    return replace(study, stamps={record.seed: stamps[id(record)] for record in study.records})
+
+
+def cached_partial(
+    study: Study, cache: Cache, say: Callable[[str], None] | None = None
+) -> dict[int, dict[int, FloatArray]]:
+    """Partial escalation by seed and regime, computed only where the cache does not hold it; {} without subsets.
+
+    Parameters
+    ----------
+    study
+        Of `cached_study`.
+    cache, say
+        As there.
+    """
+    found = {}
+    for record in study.records:
+        if not record.calibration.subset_predictions:
+            return {}
+
+        def make(record: Record = record) -> Arrays:
+            if say is not None:
+                say(f"{record.dataset}, seed {record.seed}: partial escalation")
+            with one_thread():
+                return {str(regime): curve for regime, curve in partial_curves(record, partial_builder).items()}
+
+        key = (study.stamps[record.seed], "partial", settings_text(partial_builder))
+        found[record.seed] = {int(regime): curve for regime, curve in cache.arrays(key, make).items()}
+    return found
 
 
 def _flat(scores: RouterScores) -> Arrays:

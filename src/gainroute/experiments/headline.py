@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gainroute.experiments import tables
-from gainroute.experiments.results import ANALYTICAL
+from gainroute.experiments.results import ANALYTICAL, OURS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +32,8 @@ def headline_of(
         Rate and accuracy of a deployed router; those of the summary's cross-fitted threshold unless given.
     """
     at = summary["rates"].index(budget)
-    router = summary["regimes"]["0"]["routers"][ANALYTICAL]
+    routers = summary["regimes"]["0"]["routers"]
+    router = routers.get(OURS, routers[ANALYTICAL])  # what is deployed is the default
     accuracy = router["accuracy"]["mean"]
     full = accuracy[-1] - accuracy[0]
     apart = router["minus_confidence"]
@@ -110,7 +111,7 @@ def print_summary(results: Mapping[str, Any], console: Console, *, title: str, a
     accuracy = replace(tables.accuracy_table(results, "0"), caption="")
     shown(accuracy, "Accuracy in % by router and budget (share escalated)")
     line("* the best router at that budget. The oracle knows the labels: no router can.", "dim")
-    shown(tables.budget_table(results, "0"), "What each budget buys with the expected-gain router")
+    shown(tables.budget_table(results, "0", OURS), "What each budget buys with the expected-gain router")
     console.print()
     line(sentence(results["headline"]), "bold")
     line(against(results["headline"]))

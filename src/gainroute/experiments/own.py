@@ -30,10 +30,11 @@ from gainroute.decision import BUDGET_REMEDY
 from gainroute.errors import ArtifactError, NotAnArtifactError, SettingError
 from gainroute.experiments.headline import headline_of
 from gainroute.experiments.own_page import draw_own, own_page
-from gainroute.experiments.results import Routed, RouterScores, measures_at, routed
+from gainroute.experiments.results import Routed, RouterScores, answers_by_mean, measures_at, routed
 from gainroute.experiments.runner import answer_views, train_views
 from gainroute.experiments.summary import RATES, study_of, summarise
 from gainroute.files import write_bytes
+from gainroute.labels import Labels
 from gainroute.router import Router
 from gainroute.routers import ExpectedGainRouter
 from gainroute.training.outcome import Split
@@ -300,8 +301,8 @@ def evaluate_own(
         "parties": list(body["party_names"]),
         "classes": list(body["class_names"]),
         "codec": codec,
-        "weak": split.weak_accuracy,
-        "strong": split.strong_accuracy,
+        "weak": float(run.weak_right.mean()),
+        "strong": float(run.strong_right.mean()),
         "deployed": {
             "budget": router.budget,
             "threshold": router.threshold_,
@@ -338,7 +339,14 @@ def _settings(
 
 def _run_of(router: Router, split: Split) -> Routed:
     decision = router.route(split.local_posteriors)
-    return routed(RouterScores({0: decision.score}, {0: split.weak_prediction}, {}), split, 0)
+    names = Labels(router.n_classes_, router.classes)
+    weak, strong = split.weak_prediction, {}
+    if not answers_by_mean(router):
+        weak = names.encode(decision.weak_prediction, "weak_prediction")
+    if router.blends_:
+        answers = router.strong_answers(decision, split.strong_posterior)
+        strong = {0: names.encode(answers, "strong_prediction")}
+    return routed(RouterScores({0: decision.score}, {0: weak}, {}, strong), split, 0)
 
 
 def _bytes(classes: int, dimensions: Sequence[int], codec: str, rate: float) -> float:

@@ -10,6 +10,7 @@ from gainroute.experiments import html, tables
 from gainroute.experiments.headline import against, deployed, sentence
 from gainroute.experiments.page_parts import Pictures, draw_panels, drawn_routers, picture, route_cards, shown_table
 from gainroute.experiments.records import Record
+from gainroute.experiments.results import OURS
 from gainroute.experiments.summary import Study
 
 __all__ = ["draw_own", "own_page"]
@@ -64,7 +65,7 @@ def own_page(results: Mapping[str, Any], pictures: Pictures) -> str:
                 pictures, "NE", "NE against the escalation rate", "Lower is better: escalations that change nothing."
             ),
             "</div>",
-            shown_table(tables.budget_table(results, "0")),
+            shown_table(tables.budget_table(results, "0", OURS)),
         ),
         html.section(
             "Calibration",

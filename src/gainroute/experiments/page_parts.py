@@ -8,7 +8,7 @@ from typing import Any
 from gainroute.experiments import html, tables
 from gainroute.experiments.records import Record
 from gainroute.experiments.report import diagrams_of, lines_of
-from gainroute.experiments.results import ANALYTICAL, ORACLE, REFERENCE, chosen_alpha, defer_name
+from gainroute.experiments.results import ANALYTICAL, ORACLE, OURS, REFERENCE, chosen_alpha, defer_name
 from gainroute.experiments.summary import Study
 from gainroute.figures import DARK, LIGHT, draw_panel, draw_reliability, encode, rate_panel
 
@@ -20,7 +20,8 @@ Pictures = Mapping[str, tuple[Any, Any]]
 def drawn_routers(record: Record) -> list[str]:
     """Routers to draw: one α of learning to defer, chosen on calibration data, is enough for a figure."""
     alpha = chosen_alpha(record)
-    return [ANALYTICAL, REFERENCE, "learned gain", *([] if alpha is None else [defer_name(alpha)]), "random", ORACLE]
+    defer = [] if alpha is None else [defer_name(alpha)]
+    return [OURS, ANALYTICAL, REFERENCE, "learned gain", *defer, "random", ORACLE]
 
 
 def draw_panels(study: Study, names: Sequence[str], title: str) -> dict[str, tuple[Any, Any]]:

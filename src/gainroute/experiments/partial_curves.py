@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
+from gainroute.experiments import tables
 from gainroute.experiments.records import Record, Split
-from gainroute.experiments.results import answers_by_mean
+from gainroute.experiments.results import ABLATION, ORACLE, answers_by_mean, mean_std
 from gainroute.partial import PartialDecision, PartialEscalation
 from gainroute.routers import ExpectedGainRouter
 from gainroute.types import FloatArray, IntArray
 
-__all__ = ["POINTS", "partial_curves"]
+__all__ = ["PARTIAL", "POINTS", "bytes_table", "partial_builder", "partial_curves", "partial_summary"]
 
+PARTIAL = "partial escalation"
 POINTS = 101
 PRICES = 400
 VALUE_BYTES = 4
+
+
+def partial_builder() -> ExpectedGainRouter:
+    """Our default, fitted as cheaply as a curve allows: its prices are swept over, not set on calibration data."""
+    return ExpectedGainRouter(threshold="calibration", blend="none", folds=2)
 
 
 def partial_curves(record: Record, build: Callable[[], ExpectedGainRouter]) -> dict[int, FloatArray]:
@@ -71,3 +79,52 @@ def _curve(decision: PartialDecision, cost: FloatArray, split: Split) -> FloatAr
     at = np.linspace(0, float(cost.max()), POINTS)
     matched: FloatArray = np.interp(at, np.array(spent)[order], np.array(accuracy)[order])
     return matched
+
+
+# ---- as numbers, and as a table -----------------------------------------------------------------
+
+
+def partial_summary(curves: Mapping[int, Mapping[int, FloatArray]], rates: list[float]) -> dict[str, Any]:
+    """Sum up curves by seed and regime: by regime, accuracy at the bytes of each escalation rate, and the mean curve.
+
+    Parameters
+    ----------
+    curves
+        Of `partial_curves`, by seed.
+    rates
+        Escalation rates. Round 2 of a share r of the samples costs r of all its bytes, which is where a curve is read.
+    """
+    grid = np.linspace(0, 1, POINTS)
+    found = {}
+    for regime in next(iter(curves.values())):
+        stacked = np.stack([by_regime[regime] for by_regime in curves.values()])
+        mean, std = mean_std(np.stack([np.interp(rates, grid, row) for row in stacked]))
+        whole, spread = mean_std(stacked)
+        found[str(regime)] = {
+            "accuracy": {"mean": mean.tolist(), "std": std.tolist()},
+            "curve": {"mean": whole.tolist(), "std": spread.tolist()},
+        }
+    return found
+
+
+def bytes_table(summary: Mapping[str, Any], regime: str) -> tables.Table:
+    """Accuracy of every deployable router, and of partial escalation, for the same bytes a sample."""
+    routers, seeds = summary["regimes"][regime]["routers"], len(summary["seeds"])
+    shown = [name for name in routers if name not in (ORACLE, "random", *ABLATION[1:3])]
+    stated = {name: routers[name]["accuracy"] for name in shown}
+    counts = {name: len(routers[name]["seeds"]) for name in shown}
+    if summary.get("partial"):
+        stated[PARTIAL], counts[PARTIAL] = summary["partial"][regime]["accuracy"], seeds
+    at = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
+    rows = tuple((name, *(tables.spread(accuracy, i, counts[name]) for i in at)) for name, accuracy in stated.items())
+    header = ("router", *(f"{summary['bytes'][i]:,.0f} bytes ({100 * summary['rates'][i]:g} %)" for i in at))
+    values = [[accuracy["mean"][i] for i in at] for accuracy in stated.values()]
+    marked = tables.best_of(values, [counts[name] < seeds for name in stated])
+    return tables.Table(
+        header,
+        rows,
+        "Accuracy in % for the same payload bytes a sample, both rounds, in float32; in brackets, the escalation rate "
+        "at which asking every party costs as much. Partial escalation asks the parties whose embeddings are worth "
+        "their bytes, by our default's score; where it asks all, the strong route answers alone.",
+        best=tuple((False, *row) for row in marked),
+    )

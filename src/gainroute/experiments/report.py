@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from gainroute import figure_style
+from gainroute import figures as figures_module
 from gainroute.comparison import load_router
 from gainroute.errors import DataError
 from gainroute.experiments import tables
-from gainroute.experiments.cache import Cache, cached_study, settings_text, stamp
+from gainroute.experiments.bound import read_bound
+from gainroute.experiments.cache import Cache, cached_partial, cached_study, settings_text, stamp
 from gainroute.experiments.claims import claims_of, paper_page
+from gainroute.experiments.guide import GUIDED, fill_guide, guide_block
+from gainroute.experiments.partial_curves import PARTIAL, bytes_table, partial_summary
 from gainroute.experiments.results import (
     ABLATION,
     ANALYTICAL,
     ORACLE,
+    OURS,
     REFERENCE,
+    ROUTING_ONLY,
     ablation_routers,
     compared_routers,
     mean_std,
 )
 from gainroute.experiments.summary import CALIBRATORS, Study, summarise
+from gainroute.experiments.versus import versus_of
+from gainroute.experiments.versus_page import bound_table, oracle_gain_table, versus_page, versus_table
 from gainroute.figures import (
     Diagram,
     Line,
@@ -46,7 +60,11 @@ LEGEND = (
     "Rows: noise regimes. Columns: accuracy, EP, NE. Lines are means over seeds, bands one standard deviation; squares "
     "mark never and always escalating."
 )
-COMPARED = (ANALYTICAL, "calibrated confidence", "learned gain", REFERENCE, "random", ORACLE)
+OURS_NOTE = (
+    "What is compared, and how, is in [versus_paper.md](versus_paper.md). On this page *expected gain* is the "
+    f"paper's router; *{OURS}* and *{ROUTING_ONLY}* are our default."
+)
+COMPARED = (ANALYTICAL, OURS, "calibrated confidence", "learned gain", REFERENCE, "random", ORACLE)
 
 
 def build_report(
@@ -64,8 +82,10 @@ def build_report(
     records_dir
         Holds ``<dataset>/seed<seed>.npz``.
     out_dir
-        Gets ``README.md``, ``<dataset>.md`` and ``<dataset>.json`` with figures (PNG and PDF) in ``<dataset>/``, and
-        ``against_the_paper.md`` where a record is of the paper's datasets.
+        Gets ``README.md``, ``versus_paper.md``, ``<dataset>.md`` and ``<dataset>.json`` with figures (PNG and PDF) in
+        ``<dataset>/``, and ``against_the_paper.md`` where a record is of the paper's datasets. If it holds a
+        ``bound.json`` of these very records, its figures are shown. A ``which_router.md`` beside the folder that has
+        marks for it gets its generated part written anew.
     routers
         Routers from outside the package, "module:Class", added to every table with paired differences.
     cache_dir
@@ -91,19 +111,30 @@ def build_report(
         say(f"{folder.name}: {len(paths)} seeds")
         study = cached_study(paths, strangers, cache, say)
         builders: dict[str, Callable[[], Router]] = {**compared_routers(), **ablation_routers(), **strangers}
-        key = ("summary", *(f"{name} {settings_text(build)}" for name, build in builders.items()))
-        summary = cache.numbers((stamp(paths), *key), partial(summarise, study))
-        claims[folder.name] = cache.numbers((stamp(paths), "claims", *key), partial(claims_of, study))
+        key = (stamp(paths), *(f"{name} {settings_text(build)}" for name, build in builders.items()))
+        summary = cache.numbers(("summary 2", *key), partial(summarise, study))
+        claims[folder.name] = cache.numbers(("claims", *key), partial(claims_of, study))
+        summary |= cache.numbers(("versus", *key), partial(versus_of, study))
+        curves = cached_partial(study, cache, say)
+        summary["partial"] = partial_summary(curves, summary["rates"]) if curves else {}
+        summary["bound"] = read_bound(out / "bound.json", folder.name, study.stamps)
         (out / folder.name).mkdir(parents=True, exist_ok=True)
         say(f"{folder.name}: figures")
-        drawn = _write_figures(study, summary, list(strangers), out / folder.name)
+        drawing = partial(_figures, study, summary, list(strangers))
+        files = cache.arrays(("figures", *key, json.dumps(summary["partial"]), _drawn_by()), drawing)
+        for name, content in files.items():
+            write_bytes(out / folder.name / name, content.tobytes())
+        drawn = [name.removesuffix(".png") for name in files if name.endswith(".png")]
         write_bytes(out / f"{folder.name}.json", json.dumps(summary, indent=1).encode())
         write_bytes(out / f"{folder.name}.md", _markdown(summary, folder.name, routers, drawn).encode())
         built[folder.name] = summary
     beside = paper_page(built, claims)
     if beside is not None:
         write_bytes(out / "against_the_paper.md", beside.encode())
+    write_bytes(out / "versus_paper.md", versus_page(built).encode())
+    fill_guide(out.resolve().parent / "which_router.md", guide_block(built, out.name))
     pages = "\n".join(f"- [{name}]({name}.md)" for name in built)
+    pages = f"- [Our default against the paper's router](versus_paper.md)\n{pages}"
     if beside is not None:
         pages = f"- [Our figures beside the paper's, and which of its claims held](against_the_paper.md)\n{pages}"
     overview = tables.to_markdown(tables.overview_table(built))
@@ -136,7 +167,15 @@ def diagrams_of(study: Study, regime: int) -> dict[str, Diagram]:
     return found
 
 
-def _write_figures(study: Study, summary: Mapping[str, Any], strangers: Sequence[str], folder: Path) -> list[str]:
+def _drawn_by() -> str:
+    """All that decides a figure beside its numbers: the code that draws it."""
+    code = "".join(inspect.getsource(module) for module in (figures_module, figure_style, sys.modules[__name__]))
+    return f"{version('matplotlib')} {hashlib.sha256(code.encode()).hexdigest()}"
+
+
+def _figures(study: Study, summary: Mapping[str, Any], strangers: Sequence[str]) -> dict[str, npt.NDArray[np.uint8]]:
+    """Every figure as the bytes of its files, by name: drawing takes longer than all else once scores are kept."""
+
     def title(regime: int) -> str:
         return tables.regime_title(str(regime), summary)
 
@@ -156,18 +195,24 @@ def _write_figures(study: Study, summary: Mapping[str, Any], strangers: Sequence
         figures["defer"] = draw_grid(
             [[rate_panel(lines_of(study, names, r, m), m, title(r)) for m in MEASURES] for r in study.regimes]
         )
-    names = [ANALYTICAL, *strangers, "calibrated confidence", "learned gain", *defer]
+    names = [ANALYTICAL, OURS, ROUTING_ONLY, *strangers, "calibrated confidence", "learned gain", *defer]
     figures["reliability"] = draw_reliability({title(r): diagrams_of(study, r) for r in study.regimes})
-    figures["bytes"] = draw_grid([[_bytes_panel(study, compared, r, title(r)) for r in study.regimes]])
+    deployable = [name for name in (*compared, ROUTING_ONLY, *defer) if name not in (ORACLE, "random")]
+    figures["bytes"] = draw_grid([[_bytes_panel(study, deployable, summary, r, title(r)) for r in study.regimes]])
+    guided = [*GUIDED[:1], *strangers, *GUIDED[1:]]
+    figures["which"] = draw_grid(
+        [[rate_panel(lines_of(study, guided, r, "accuracy"), "accuracy", title(r)) for r in study.regimes]]
+    )
     figures["differences"] = draw_differences(
         {title(r): _differences(summary, str(r), names) for r in study.regimes},
         [f"{100 * rate:g} %" for rate in summary["rates"] if 0 < rate < 1],
         "points above confidence",
     )
-    for name, figure in figures.items():
-        for kind in ("png", "pdf"):
-            write_bytes(folder / f"{name}.{kind}", encode(figure, kind))
-    return list(figures)
+    return {
+        f"{name}.{kind}": np.array(bytearray(encode(figure, kind)), dtype=np.uint8)
+        for name, figure in figures.items()
+        for kind in ("png", "pdf")
+    }
 
 
 def _above_chance(study: Study, names: Sequence[str], regime: int) -> dict[str, Line]:
@@ -190,12 +235,16 @@ def _differences(summary: Mapping[str, Any], regime: str, names: Sequence[str]) 
     return groups
 
 
-def _bytes_panel(study: Study, names: Sequence[str], regime: int, title: str) -> Panel:
+def _bytes_panel(study: Study, names: Sequence[str], summary: Mapping[str, Any], regime: int, title: str) -> Panel:
     lines = lines_of(study, names, regime, "accuracy")
     in_bytes = {
         name: Line(np.array([study.bytes_at(rate) for rate in line.rate]), line.value, line.spread)
         for name, line in lines.items()
     }
+    if summary["partial"]:
+        curve = {key: np.array(values) for key, values in summary["partial"][str(regime)]["curve"].items()}
+        spent = np.linspace(study.bytes_at(0.0), study.bytes_at(1.0), len(curve["mean"]))
+        in_bytes[PARTIAL] = Line(spent, curve["mean"], curve["std"])
     marks = [study.bytes_at(rate) for rate in (0.1, 0.2, 0.4, 0.6, 0.8)]
     return Panel(
         in_bytes, "accuracy", "bytes a sample", title,
@@ -219,6 +268,11 @@ def _markdown(summary: Mapping[str, Any], name: str, routers: Sequence[str], dra
         about,
         f"![Accuracy, EP and NE against the escalation rate]({name}/tradeoff.png)",
         LEGEND,
+        "## Our default against the paper's router",
+        OURS_NOTE,
+        tables.to_markdown(versus_table(summary)),
+        tables.to_markdown(oracle_gain_table(summary)),
+        *([tables.to_markdown(bound_table(summary))] if summary["bound"] else []),
     ]
     for regime in summary["regimes"]:
         title = tables.regime_title(regime, summary)
@@ -234,6 +288,8 @@ def _markdown(summary: Mapping[str, Any], name: str, routers: Sequence[str], dra
             tables.to_markdown(tables.defer_table(summary, regime)),
             "### What each budget buys, and its bytes",
             tables.to_markdown(tables.budget_table(summary, regime)),
+            "### Every deployable router for the same bytes",
+            tables.to_markdown(bytes_table(summary, regime)),
             "### Ablation of the calibrator",
             tables.to_markdown(tables.ablation_table(summary, regime)),
         ]

@@ -16,6 +16,7 @@ from gainroute.experiments.records import Record
 from gainroute.experiments.results import (
     ANALYTICAL,
     ORACLE,
+    OURS,
     REFERENCE,
     CalibrationQuality,
     Measures,
@@ -60,11 +61,14 @@ class Study:
         By router, by seed. Learning to defer with a cross-fitted expert may lack seeds.
     quality
         By calibrator, by seed, by regime.
+    stamps
+        By seed, the hash of the record's file, where the records were read from files.
     """
 
     records: tuple[Record, ...]
     scores: Mapping[str, Mapping[int, RouterScores]]
     quality: Mapping[str, Mapping[int, Mapping[int, CalibrationQuality]]]
+    stamps: Mapping[int, str] = field(default_factory=dict)
     _runs: dict[tuple[str, int], list[Routed]] = field(default_factory=dict)
     _bands: dict[tuple[str, int], Measures] = field(default_factory=dict)
 
@@ -229,6 +233,8 @@ def _router(
         "peak": {"rate": float(band.argmax()) / (len(band) - 1), "accuracy": float(band.max())},
         "minus_confidence": minus(REFERENCE),
         "minus_analytical": minus(ANALYTICAL),
+        "minus_ours": minus(OURS),
+        "minus_weak": _interval(value - value[0], drawn - drawn[:, :1]),
         "minus_strong": _interval(value - value[-1], drawn - drawn[:, -1:]),
         "deployed": [
             {"rule": rule, "budget": budget, **_deployed(runs, rule, budget)}

@@ -1,0 +1,105 @@
+"""Which router for which data: the part of the users' page that depends on results, by fixed rules, from summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gainroute.experiments import tables
+from gainroute.experiments.results import ABLATION, ANALYTICAL, ORACLE, OURS, REFERENCE, ROUTING_ONLY
+from gainroute.files import write_bytes
+
+__all__ = ["BEGIN", "END", "GUIDED", "advice", "fill_guide", "guide_block"]
+
+BUDGET = 0.2
+BEGIN = "<!-- begin: made by gainroute report, do not edit -->"
+END = "<!-- end: made by gainroute report -->"
+GUIDED = (OURS, ANALYTICAL, "calibrated confidence", "learned gain", REFERENCE, ORACLE)  # drawn
+_NOT_ADVISED = (ORACLE, "random", OURS, ROUTING_ONLY, *ABLATION[1:3])
+
+
+def advice(summary: Mapping[str, Any], regime: str) -> tuple[str, str]:
+    """Which router to take on such data, and why; "none" where escalating has not been shown to pay.
+
+    Our default is taken unless another router is ahead of it at 20 % by more than its interval. None is worth it if
+    the router so chosen is not above Round 1 alone by more than its interval.
+    """
+    routers, at = summary["regimes"][regime]["routers"], summary["rates"].index(BUDGET)
+    seeds = len(summary["seeds"])
+    rivals = [name for name, found in routers.items() if name not in _NOT_ADVISED and len(found["seeds"]) == seeds]
+    ahead = [name for name in rivals if routers[name]["minus_ours"]["low"][at] > 0]
+    chosen = max(ahead, key=lambda name: float(routers[name]["minus_ours"]["mean"][at]), default=OURS)
+    gain = routers[chosen]["minus_weak"]
+    if gain["low"][at] <= 0:
+        return "none", f"{_points(gain, at)} over Round 1 alone: escalating has not been shown to pay"
+    reasons = [f"{_points(gain, at)} over Round 1 alone"]
+    if chosen != OURS:
+        reasons.append(f"{_points(routers[chosen]['minus_ours'], at)} over ours")
+    elif routers[REFERENCE]["minus_ours"]["high"][at] >= 0:
+        reasons.append("plain confidence is level, and fits nothing")
+    whole = routers[chosen]["minus_strong"]
+    if whole["low"][at] > 0:
+        reasons.append(f"{_points(whole, at)} over always escalating")
+    return chosen, "; ".join(reasons)
+
+
+def guide_block(summaries: Mapping[str, Mapping[str, Any]], folder: str) -> str:
+    """Write the generated part of the page: a table, and a picture a dataset.
+
+    Parameters
+    ----------
+    summaries
+        By dataset.
+    folder
+        Where the pictures lie, as the page names it.
+    """
+    rows = []
+    for name, summary in summaries.items():
+        at = summary["rates"].index(BUDGET)
+        for regime, found in summary["regimes"].items():
+            ours = found["routers"][OURS]["accuracy"]["mean"]
+            chosen, why = advice(summary, regime)
+            rows.append(
+                (
+                    f"{name}, {tables.regime_title(regime, summary)}",
+                    tables.percent(ours[0]),
+                    tables.percent(ours[at]),
+                    tables.percent(ours[-1]),
+                    f"{100 * summary['bytes'][at] / summary['bytes'][-1]:.0f} %",
+                    chosen,
+                    why,
+                )
+            )
+    header = (
+        "data", "Round 1", "ours at 20 %", "always", "bytes at 20 %, of always", "router", "why (95 % interval)",
+    )  # fmt: skip
+    caption = (
+        "Accuracy in %, with our default's answers on both routes. Ours is taken unless another router is ahead of it "
+        "at 20 % by its whole interval; none is worth it where the interval over Round 1 alone reaches zero."
+    )
+    parts = [tables.to_markdown(tables.Table(header, tuple(rows), caption))]
+    parts += [
+        f"**{name}** ([all figures]({folder}/{name}.md))\n\n![{name}: accuracy of each router against the escalation "
+        f"rate]({folder}/{name}/which.png)"
+        for name in summaries
+    ]
+    return "\n\n".join(part.rstrip() for part in parts)
+
+
+def fill_guide(page: Path, block: str) -> bool:
+    """Put the block between the page's marks; a page that is not there, or has none, is left alone."""
+    if not page.is_file():
+        return False
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        return False
+    write_bytes(page, f"{before}{BEGIN}\n\n{block}\n\n{END}{after}".encode())
+    return True
+
+
+def _points(apart: Mapping[str, Sequence[float]], at: int) -> str:
+    mean, low, high = (tables.signed(apart[key][at]) for key in ("mean", "low", "high"))
+    return f"{mean} ({low} … {high})"
