@@ -323,6 +323,17 @@ def test_a_cap_of_another_kind_is_not_restored():
         BudgetController(ROUTER, cap=TokenBucket(1, 1, per="sample")).restore(state)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"drawn": None}, {"protection": "much"}, {"cap": {"unit": "bytes", "per": "second"}}]
+)
+def test_a_state_that_cannot_be_read_changes_nothing(wrong):
+    controller = BudgetController(ROUTER, cap=TokenBucket(1, 1))
+    fresh = controller.state()
+    with pytest.raises((SettingError, TypeError, ValueError)):
+        controller.restore(fresh | {"level": 0.123, "samples": 9, **wrong})
+    assert controller.state() == fresh
+
+
 @pytest.mark.parametrize("step", [0, -1, 2, "fast"])
 def test_a_step_that_makes_no_sense_is_refused(step):
     with pytest.raises(SettingError, match="step is"):

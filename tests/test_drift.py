@@ -282,3 +282,26 @@ def test_a_state_of_another_router_is_refused():
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(SettingError, match="window is 20"):
         DriftMonitor(ROUTER, window=20, horizon=10)
+
+
+def test_scores_alone_are_watched_as_decisions_are_and_nan_is_left_out():
+    stream = ROUTER.route(world(2300, 2, 4, 5).local)
+    whole, bare = DriftMonitor(ROUTER), DriftMonitor(ROUTER)
+    whole.observe(stream)
+    score, escalated = np.insert(stream.score, 7, np.nan), np.insert(stream.escalate, 7, True)
+    for part in (slice(0, 5), slice(5, 1600), slice(1600, None)):
+        bare.observe_scores(score[part], escalated[part])
+    assert bare.scores == whole.scores
+    assert bare.state() == whole.state()
+
+
+def test_without_the_calibrated_posterior_only_calibration_is_not_judged():
+    data = world(1500, 2, 4, 6)
+    decision = ROUTER.route(data.local)
+    unknown = dataclasses.replace(decision, calibrated=np.full_like(decision.calibrated, np.nan))
+    monitor = DriftMonitor(ROUTER)
+    monitor.feedback(unknown, data.labels, np.where(decision.escalate, wrong(data), -1))
+    report = monitor.report()
+    assert math.isnan(report.calibration_error)
+    assert report.labels == 1500
+    assert "collaboration" in report.alarms

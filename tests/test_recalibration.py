@@ -10,7 +10,7 @@ import pytest
 import gainroute as gr
 from gainroute.budget import BudgetController
 from gainroute.errors import GainrouteWarning, InputError, SettingError, ShapeError, TooFewSamplesError
-from gainroute.logged import LoggedDecisions
+from gainroute.logged import LoggedDecisions, checked
 from gainroute.recalibration import recalibrate
 from gainroute.shadow import compare_shadow
 from synthetic import world
@@ -193,6 +193,17 @@ def test_a_log_that_makes_no_sense_is_refused():
         recalibrate(OLD, dataclasses.replace(log, feedback_probability=np.zeros(500)))
     with pytest.raises(TooFewSamplesError, match="none of the 500"):
         recalibrate(OLD, dataclasses.replace(log, local_posteriors=np.full((2, 500, 4), np.nan)))
+
+
+def test_feedback_without_a_probability_of_its_own_has_the_share_of_its_route():
+    log = logged(world(1500, 2, 4, 3), chance=np.full(1500, 0.5), declared=False)
+    alone = checked(OLD, log).feedback
+    told = np.full(1500, np.nan)
+    told[:400] = 0.25
+    mixed = checked(OLD, dataclasses.replace(log, feedback_probability=told)).feedback
+    assert set(np.round(alone, 12)) != {0.25}
+    np.testing.assert_array_equal(mixed[400:], alone[400:])
+    assert set(mixed[:400]) == {0.25}
 
 
 def test_a_certified_threshold_cannot_be_certified_by_a_log():

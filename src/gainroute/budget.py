@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ FORMAT = "gainroute.budget"
 VERSION = 1
 WINDOW, TOLERANCE = 2000, 0.02  # what the default step promises: any 2,000 samples in a row within 2 points of B
 DEFAULT_STEP = 1 / (WINDOW * TOLERANCE - 1)
+DECISION = tuple(f.name for f in fields(Decision))
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,16 +242,20 @@ class BudgetController:
                     f"the state was saved with {name} {state.get(name)!r}, this controller has {value!r}; restore it "
                     "into a controller of the same router and settings, or start without it"
                 )
+        # Everything is read before anything is set: a state that cannot be read leaves the controller as it is.
+        level, protection = float(state["level"]), state["protection"]
+        samples, escalated, explored, capped, drawn = (
+            int(state[name]) for name in ("samples", "escalated", "explored", "capped", "drawn")
+        )
+        protection = None if protection is None else float(protection)
         with self._lock:
-            self.level = float(state["level"])
-            self.samples, self.escalated = int(state["samples"]), int(state["escalated"])
-            self.explored, self.capped = int(state["explored"]), int(state["capped"])
-            self.protection = None if state["protection"] is None else float(state["protection"])
-            self._drawn = int(state["drawn"])
-            # One 64-bit draw a sample: the generator is found again by counting.
-            self._random = np.random.Generator(np.random.PCG64(self.seed).advance(self._drawn))
             if self.cap is not None and state["cap"] is not None:
                 self.cap.restore(state["cap"])
+            self.level, self.protection = level, protection
+            self.samples, self.escalated, self.explored, self.capped = samples, escalated, explored, capped
+            self._drawn = drawn
+            # One 64-bit draw a sample: the generator is found again by counting.
+            self._random = np.random.Generator(np.random.PCG64(self.seed).advance(drawn))
 
     # ---- inside ---------------------------------------------------------------------------------
 
@@ -280,43 +285,34 @@ class BudgetController:
 
     def _decide(self, decision: Decision) -> ControlledDecision:
         n = len(decision)
-        position = self.scale(decision.score)
-        drawn = self._random.random(n)
-        self._drawn += n
         counted = ~(decision.incomplete | np.isnan(decision.score))
         floor = self._floor
         gains = counted if floor == -math.inf else counted & (decision.score > floor)
-        levels, wanted, explored, is_open = self._track(position, counted, gains, drawn < self.explore)
-        escalate = wanted & is_open
-        room = is_open & (levels < 1)  # at θ ≥ 1 the budget is spent, and nothing is escalated
-        above = gains & (position > levels)
-        thresholds = np.where(room, self._threshold_at(levels), np.inf)
-        self.samples += int(counted.sum())
-        self.escalated += int(escalate.sum())
-        self.explored += int((explored & is_open).sum())
-        self.capped += int((wanted & ~is_open).sum())
-        kept = {f.name: getattr(decision, f.name) for f in fields(Decision)}
+        lucky = self._random.random(n) < self.explore
+        self._drawn += n
+        track = self._track(self.scale(decision.score), counted, gains, lucky)
+        self.samples += track.samples
+        self.escalated += sum(track.escalate)
+        self.explored += sum(track.explored)
+        self.capped += sum(track.capped)
+        thresholds = self._threshold_at(np.array(track.levels))
+        kept = {name: getattr(decision, name) for name in DECISION}
         return ControlledDecision(
-            **{**kept, "escalate": escalate, "threshold": float(thresholds[0])},
+            **{**kept, "escalate": np.array(track.escalate), "threshold": float(thresholds[0])},
             thresholds=thresholds,
-            probability=np.where(above & is_open, 1.0, np.where(room & counted, self.explore, 0.0)),
-            explored=explored & is_open,
-            capped=wanted & ~is_open,
+            probability=np.array(track.probability),
+            explored=np.array(track.explored),
+            capped=np.array(track.capped),
         )
 
-    def _track(
-        self, position: FloatArray, counted: BoolArray, gains: BoolArray, lucky: BoolArray
-    ) -> tuple[FloatArray, BoolArray, BoolArray, BoolArray]:
-        """Walk θ through the batch: levels, what is wanted, what of it explores, and where the cap was open, (N,) each.
+    def _track(self, position: FloatArray, counted: BoolArray, gains: BoolArray, lucky: BoolArray) -> _Track:
+        """Walk θ through the batch.
 
         Plain numbers in plain lists: each θ depends on the one before, and numpy has nothing to vectorise.
         """
-        level, budget, step, cap = self.level, self.budget, self.step, self.cap
+        level, budget, step, cap, share = self.level, self.budget, self.step, self.cap, self.explore
         lowest = -step * budget
-        levels: list[float] = []
-        wanted: list[bool] = []
-        explored: list[bool] = []
-        is_open: list[bool] = []
+        track = _Track()
         if cap is not None:
             cap.refill()
         rows = zip(position.tolist(), counted.tolist(), gains.tolist(), lucky.tolist(), strict=True)
@@ -325,15 +321,30 @@ class BudgetController:
             explores = counts and luck and not above and level < 1
             want = above or explores
             free = cap is None or cap.take(want)
-            levels.append(level)
-            wanted.append(want)
-            explored.append(explores)
-            is_open.append(free)
+            room = free and level < 1  # at θ ≥ 1 the budget is spent, and nothing is escalated
+            track.levels.append(level if room else math.inf)
+            track.escalate.append(want and free)
+            track.probability.append(1.0 if above and free else share if room and counts else 0.0)
+            track.explored.append(explores and free)
+            track.capped.append(want and not free)
             if counts:
+                track.samples += 1
                 # Only min_gain can hold θ down there; bounded, it spends at most 1/η samples once min_gain is lifted.
                 level = max(level + step * (want - budget), lowest) if step else level
         self.level = level
-        return np.array(levels), np.array(wanted), np.array(explored), np.array(is_open)
+        return track
+
+
+@dataclass(slots=True)
+class _Track:
+    """What happened to each sample of a batch, N of each; a level of +∞ where nothing could be escalated."""
+
+    levels: list[float] = field(default_factory=list)
+    escalate: list[bool] = field(default_factory=list)
+    probability: list[float] = field(default_factory=list)
+    explored: list[bool] = field(default_factory=list)
+    capped: list[bool] = field(default_factory=list)
+    samples: int = 0  # that counted
 
 
 def _check_step(step: float) -> float:

@@ -8,11 +8,10 @@ is class by class, and whether the strong route still does better than the cheap
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from gainroute.budget import BudgetController
 from gainroute.decision import escalate
 from gainroute.drift_report import Collaboration, DriftReport, ScoreDrift
 from gainroute.errors import SettingError, ShapeError
@@ -21,7 +20,7 @@ from gainroute.router import Router
 from gainroute.routers import ExpectedGainRouter, LearnedGainRouter
 from gainroute.scale import CalibrationScale
 from gainroute.sequential import ChangeTest
-from gainroute.types import ArrayLike, Decision, FloatArray
+from gainroute.types import ArrayLike, BoolArray, Decision, FloatArray, ThresholdScores
 from gainroute.validation import as_utility, check_fraction
 
 __all__ = ["DriftMonitor"]
@@ -31,6 +30,12 @@ VERSION = 1
 BINS = 10
 CALIBRATION_SLACK = 0.05  # how far the calibrated posterior may be off before it counts as drift
 HINT_Z = 2.576  # of the intervals of the classes: 99 %, before they are widened for their number
+
+
+class Protected(Protocol):
+    """What can be told to demand more gain: a `BudgetController`, for one."""
+
+    protection: float | None
 
 
 class DriftMonitor:
@@ -89,6 +94,7 @@ class DriftMonitor:
             min_feedback_probability, "min_feedback_probability", "such as 0.1"
         )
         self.scale = CalibrationScale.of(router.threshold_scores_)
+        self._calibration_scores = _CalibrationScores(router.threshold_scores_, self.scale)
         self._names = Labels(router.n_classes_, router.classes)
         self._utility = as_utility(getattr(router, "utility", None), router.n_classes_)
         self.reset()
@@ -98,7 +104,7 @@ class DriftMonitor:
         k = self.router.n_classes_
         self.scores: ScoreDrift | None = None
         self.labels = 0
-        self._pending: list[tuple[float, bool]] = []
+        self._pending = np.zeros(0), np.zeros(0, dtype=bool)  # scores and escalations of the window that fills
         self._bins = np.zeros((3, BINS))  # weight, confidence, right
         self._classes = np.zeros((3, k))  # weight, its square, right
         self._helps = ChangeTest(self.horizon, self.false_alarm, tallies=5)
@@ -110,12 +116,21 @@ class DriftMonitor:
 
     def observe(self, decision: Decision) -> None:
         """Take note of a batch of decisions, labelled or not."""
-        use = ~(decision.incomplete | np.isnan(decision.score))
-        self._pending += zip(decision.score[use].tolist(), decision.escalate[use].tolist(), strict=True)
-        while len(self._pending) >= self.window:
-            block, self._pending = self._pending[: self.window], self._pending[self.window :]
-            score, escalated = (np.array(column) for column in zip(*block, strict=True))
-            self.scores = self._compare(score, float(escalated.mean()))
+        use = ~decision.incomplete
+        self.observe_scores(decision.score[use], decision.escalate[use])
+
+    def observe_scores(self, score: FloatArray, escalated: BoolArray) -> None:
+        """Take note of scores, (N,), and of what was escalated, where there is nothing else; NaN is left out."""
+        known = ~np.isnan(score)
+        scores, asked = (
+            np.concatenate([held, new[known]]) for held, new in zip(self._pending, (score, escalated), strict=True)
+        )
+        # Only the last full window is shown: of many that have filled at once, the others are not looked at.
+        full = len(scores) // self.window * self.window
+        if full:
+            last = slice(full - self.window, full)
+            self.scores = self._compare(scores[last], float(asked[last].mean()))
+        self._pending = scores[full:], asked[full:]
 
     def feedback(
         self,
@@ -131,7 +146,8 @@ class DriftMonitor:
         ----------
         decision
             The decisions concerned: `score`, `weak_prediction`, `calibrated` and `escalate`, and of a
-            `ControlledDecision` also `probability` and `explored`.
+            `ControlledDecision` also `probability` and `explored`. Where `calibrated` is NaN (it was not kept), nothing
+            is said about calibration.
         labels : (N,)
             Truth.
         strong_prediction : (N,)
@@ -150,7 +166,8 @@ class DriftMonitor:
         asked = use & (strong >= 0)
         fade = (1 - 1 / self.memory) ** int(use.sum())
         self.labels += int(use.sum())
-        self._note_calibration(decision.calibrated[use], weak[use], truth[use], inverse[use], fade)
+        said = use & ~np.isnan(decision.calibrated).any(axis=1)
+        self._note_calibration(decision.calibrated[said], weak[said], truth[said], inverse[said], fade)
         # A sample whose escalation had no chance carries no weight, whoever escalated it all the same.
         weight = np.where(chance > 0, inverse / np.maximum(chance, 1e-9), 0.0)
         self._note_reliability(truth[asked], strong[asked], weight[asked], fade)
@@ -209,7 +226,7 @@ class DriftMonitor:
             return math.inf
         return max(found.promised - found.gained, 0.0)
 
-    def protect(self, controller: BudgetController) -> float | None:
+    def protect(self, controller: Protected) -> float | None:
         """Have the controller demand more gain while the alarm stands, and no longer; returns what it demands."""
         wanted = self.recommended_min_gain
         if wanted is None or controller.protection is None:
@@ -226,7 +243,7 @@ class DriftMonitor:
             "router": self.scale.digest(),
             "scores": None if self.scores is None else vars(self.scores),
             "labels": self.labels,
-            "pending": [[s, bool(e)] for s, e in self._pending],
+            "pending": [[s, e] for s, e in zip(*(column.tolist() for column in self._pending), strict=True)],
             "bins": self._bins.tolist(),
             "classes": self._classes.tolist(),
             "tests": [t.state() for t in (self._helps, self._overconfident, self._underconfident)],
@@ -243,7 +260,10 @@ class DriftMonitor:
             )
         self.scores = None if state["scores"] is None else ScoreDrift(**state["scores"])
         self.labels = int(state["labels"])
-        self._pending = [(float(s), bool(e)) for s, e in state["pending"]]
+        self._pending = (
+            np.array([s for s, _ in state["pending"]], dtype=np.float64),
+            np.array([e for _, e in state["pending"]], dtype=bool),
+        )
         self._bins, self._classes = np.array(state["bins"]), np.array(state["classes"])
         for test, saved in zip((self._helps, self._overconfident, self._underconfident), state["tests"], strict=True):
             test.restore(saved)
@@ -251,26 +271,23 @@ class DriftMonitor:
     # ---- inside ---------------------------------------------------------------------------------
 
     def _compare(self, score: FloatArray, rate: float) -> ScoreDrift:
-        behind = self.router.threshold_scores_
-        order = np.argsort(behind.score, kind="stable")
-        mass = np.concatenate([[0.0], np.cumsum(behind.weight[order])]) / behind.weight.sum()
-        at = np.concatenate([behind.score, score])
-        before = mass[np.searchsorted(behind.score[order], at, side="right")]
-        now = np.searchsorted(np.sort(score), at, side="right") / len(score)
-        effective = float(behind.weight.sum() ** 2 / np.square(behind.weight).sum())
+        behind, ranked = self._calibration_scores, np.sort(score)
+        now, before = (
+            np.concatenate([np.searchsorted(ranked, at, side="right") / len(score) for at in (behind.ranked, ranked)]),
+            np.concatenate([behind.mass, behind(ranked)]),
+        )
         # Windows do not overlap: the false alarms of all that the horizon holds are shared out among them.
         level = self.false_alarm * self.window / self.horizon
-        limit = math.sqrt(math.log(2 / level) / 2) * math.sqrt(1 / len(score) + 1 / effective)
-        fixed = escalate(score, self.router.threshold_)
-        calibration = np.average(escalate(behind.score, self.router.threshold_), weights=behind.weight)
+        limit = math.sqrt(math.log(2 / level) / 2) * math.sqrt(1 / len(score) + 1 / behind.effective)
+        threshold = self.router.threshold_
         return ScoreDrift(
             samples=len(score),
             distance=float(np.abs(now - before).max()),
             limit=limit,
-            stability_index=_stability_index(self.scale(score), self.scale(behind.score), behind.weight),
+            stability_index=_stability_index(_shares(self.scale(score), np.ones(len(score))), behind.shares),
             rate=rate,
-            fixed_rate=float(fixed.mean()),
-            calibration_rate=float(calibration),
+            fixed_rate=float(escalate(score, threshold).mean()),
+            calibration_rate=1.0 - float(behind(np.array([threshold]))[0]),
         )
 
     def _inverse(self, probability: ArrayLike | None, n: int) -> FloatArray:
@@ -351,10 +368,29 @@ class DriftMonitor:
         return found
 
 
-def _stability_index(now: FloatArray, before: FloatArray, weight: FloatArray) -> float:
-    """Σ (p − q) log(p/q) over ten bins; half a sample in an empty one keeps it finite."""
+class _CalibrationScores:
+    """The scores of calibration, sorted once: `mass` at or below each, and as a function at or below any other."""
+
+    def __init__(self, behind: ThresholdScores, scale: CalibrationScale) -> None:
+        order = np.argsort(behind.score, kind="stable")
+        self.ranked = behind.score[order]
+        self._below = np.concatenate([[0.0], np.cumsum(behind.weight[order])]) / behind.weight.sum()
+        self.mass = self(self.ranked)
+        self.effective = float(behind.weight.sum() ** 2 / np.square(behind.weight).sum())
+        self.shares = _shares(scale(behind.score), behind.weight)
+
+    def __call__(self, score: FloatArray) -> FloatArray:
+        found: FloatArray = self._below[np.searchsorted(self.ranked, score, side="right")]
+        return found
+
+
+def _shares(level: FloatArray, weight: FloatArray) -> FloatArray:
+    """Share in each of ten equal bins of [0, 1]; half a sample in an empty one keeps logarithms finite."""
     edges = np.linspace(0, 1, BINS + 1)[1:-1]
-    p = np.bincount(np.searchsorted(edges, now), minlength=BINS) + 0.5
-    q = np.bincount(np.searchsorted(edges, before), weight, minlength=BINS) + 0.5 * weight.mean()
-    p, q = p / p.sum(), q / q.sum()
+    found = np.bincount(np.searchsorted(edges, level), weight, minlength=BINS) + 0.5 * weight.mean()
+    return np.asarray(found / found.sum())
+
+
+def _stability_index(p: FloatArray, q: FloatArray) -> float:
+    """Σ (p − q) log(p/q)."""
     return float(((p - q) * np.log(p / q)).sum())

@@ -31,8 +31,8 @@ class LoggedDecisions:
     probability : (N,)
         With what probability each was escalated: `ControlledDecision.probability`.
     feedback_probability : (N,), optional
-        With what probability each was given a label. Without it, feedback is taken to be independent of the sample
-        given its route, and the probability is the share of that route's decisions that have a label.
+        With what probability each was given a label. Without it, or where it is NaN, feedback is taken to be
+        independent of the sample given its route: the probability is the share of that route's decisions with a label.
     threshold : (N,), optional
         τ of each decision. Rows with +∞ are left out: the cap was reached, and nothing could be escalated.
     weak_prediction : (N,), optional
@@ -115,18 +115,17 @@ def checked(router: Router, log: LoggedDecisions) -> Rows:
 def _feedback(log: LoggedDecisions, labels: IntArray, strong: IntArray, kept: BoolArray) -> FloatArray:
     """With what probability each row was given a label; without being told, the share of its route."""
     n = len(labels)
-    if log.feedback_probability is not None:
-        found = _probabilities(log.feedback_probability, "feedback_probability", n)
-        if (found[labels >= 0] == 0).any():
-            raise SettingError(
-                "a labelled decision has feedback_probability 0; it lies in (0, 1] where there is a label"
-            )
-        return found
     known, asked = labels >= 0, strong >= 0
     share = np.ones(n)
     for route in (kept & asked, kept & ~asked):
         share[route] = known[route].mean() if route.any() else 1.0
-    return share
+    if log.feedback_probability is None:
+        return share
+    told = np.asarray(log.feedback_probability, dtype=np.float64)
+    found = _probabilities(np.where(np.isnan(told), 1.0, told), "feedback_probability", n)
+    if (found[known] == 0).any():
+        raise SettingError("a labelled decision has feedback_probability 0; it lies in (0, 1] where there is a label")
+    return np.where(np.isnan(told), share, found)
 
 
 def _probabilities(values: ArrayLike, name: str, n: int) -> FloatArray:

@@ -45,6 +45,8 @@ class CalibrationScale:
         """F(s), (N,); NaN where the score is."""
         first, last = self.score[0], self.score[-1]
         inner: FloatArray = np.interp(score, self.score, self.level)
+        if not ((score < first) | (score > last)).any():  # nearly always, and a batch of one sample waits for it
+            return inner
         below = self.level[0] * np.exp(np.minimum(score - first, 0) / self.spread)
         above = 1 - (1 - self.level[-1]) * np.exp(np.minimum(last - score, 0) / self.spread)
         return np.where(score < first, below, np.where(score > last, above, inner))
@@ -52,10 +54,12 @@ class CalibrationScale:
     def inverse(self, level: FloatArray) -> FloatArray:
         """Scores at these levels, (N,); −∞ below 0 and +∞ from 1 on."""
         low, high = self.level[0], self.level[-1]
+        inner: FloatArray = np.interp(level, self.level, self.score)
+        if not ((level < low) | (level > high)).any():
+            return inner
         with np.errstate(divide="ignore"):
             below = self.score[0] + self.spread * np.log(np.clip(level, 0, low) / low)
             above = self.score[-1] - self.spread * np.log(np.clip(1 - level, 0, 1 - high) / (1 - high))
-        inner = np.interp(level, self.level, self.score)
         return np.where(level < low, below, np.where(level > high, above, inner))
 
     def digest(self) -> str:
