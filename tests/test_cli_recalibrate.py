@@ -15,7 +15,8 @@ import gainroute as gr
 from gainroute.cli import app
 from gainroute.coordinator.fusion import file_hash
 from gainroute.coordinator.log import INSERT
-from gainroute.coordinator.schema import COLUMNS, connect, migrate
+from gainroute.coordinator.records import give_feedback
+from gainroute.coordinator.schema import COLUMNS, connect, decision_id, migrate
 from synthetic import World, world
 
 
@@ -50,10 +51,11 @@ def _write(
                 "weak_prediction": int(decision.weak_prediction[i]),
                 "strong_prediction": int(strong[i]) if asked else None,
                 "router": file_hash(artifact), "bytes": 0, "latency": 0.0,
+                "explored": int(decision.explored[i]) if explore else None, "capped": 0,
             }  # fmt: skip
             connection.execute(INSERT, [row[c] for c in COLUMNS])
             if told[i]:
-                connection.execute("INSERT INTO feedback VALUES (?, ?, 0.0, 'test')", (i + 1, int(now.labels[i])))
+                give_feedback(connection, int(now.labels[i]), "test", decision=decision_id(i + 1))
         connection.execute("COMMIT")
     return artifact, log, now
 

@@ -113,14 +113,16 @@ def test_a_request_without_escalation_does_not_wait_for_round_two(fed):
 
     async def work():
         async with running(fed) as up:
+            first = asyncio.create_task(up.answers([kept]))  # who comes alone does not wait for company
             slow = asyncio.create_task(up.answers([sent]))
             quick = asyncio.create_task(up.answers([kept]))
             done, _ = await asyncio.wait([slow, quick], return_when=asyncio.FIRST_COMPLETED)
             assert done == {quick}
             assert (await slow)["route"].tolist() == ["round2"]
+            await first
 
     run(work())
-    assert [n for number, n, *_ in fed.parties[0].calls if number == 1] == [2]  # they did share a batch
+    assert [n for number, n, *_ in fed.parties[0].calls if number == 1] == [1, 2]  # they did share a batch
 
 
 def test_a_sample_that_one_party_lacks_or_nobody_has_concerns_that_sample_alone(fed):

@@ -12,11 +12,13 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 import typer
-from fake_federation import IDS, N, outputs
+from fake_federation import IDS, N, federation, outputs
 from typer.testing import CliRunner
 
+import gainroute as gr
 from gainroute.cli.serving_coordinator import register
 
 HERE = Path(__file__).parent
@@ -25,13 +27,18 @@ import sys
 from pathlib import Path
 from fake_federation import federation
 from gainroute.coordinator.process import run_coordinator
-from gainroute.coordinator.settings import FusionSettings
+from gainroute.coordinator.settings import ControllerSettings, FusionSettings
 
-fed = federation(Path(sys.argv[1]))
+folder = Path(sys.argv[1])
+kept = {path: path.read_bytes() for path in folder.glob("*.safetensors")}
+fed = federation(folder)
+for path, artifact in kept.items():  # a restart finds the router that was there, to the last bit
+    path.write_bytes(artifact)
 for party in fed.parties:
     party.delay = (float(sys.argv[2]), 0.0)
 fusion = FusionSettings(factory="fake_federation:make_fusion")
-settings = fed.having(server={"port": 0}, fusion=fusion).settings
+controller = ControllerSettings(explore=0.05, seed=int(sys.argv[3])) if len(sys.argv) > 3 else None
+settings = fed.having(server={"port": 0}, fusion=fusion, controller=controller).settings
 by_name = {p.name: p for p in fed.parties}
 run_coordinator(settings, connect=lambda p, _: by_name[p.name], on_ready=lambda url: print(url, flush=True))
 print("stopped", flush=True)
@@ -42,10 +49,10 @@ print("stopped", flush=True)
 def start(tmp_path):
     begun = []
 
-    def begin(delay="0"):
+    def begin(*arguments):
         paths = os.pathsep.join([str(HERE), str(HERE.parent)])
         process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path), delay],
+            [sys.executable, "-c", SCRIPT, str(tmp_path), *(arguments or ["0"])],
             stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths},
         )  # fmt: skip
         begun.append(process)
@@ -90,6 +97,23 @@ def test_sigkill_loses_no_acknowledged_decision_and_a_restart_goes_on(start, tmp
         logged = {f"{seq:016x}" for (seq,) in connection.execute("SELECT seq FROM decisions")}
     assert len(set(names)) == 6 * N
     assert set(names) <= logged
+
+
+def test_sigkill_does_not_make_the_budget_controller_forget(start, tmp_path):
+    for _ in range(3):
+        process, url = start("0", "7")
+        for _ in range(4):
+            assert ask(url).status_code == 200
+        process.kill()
+        process.wait()
+    router = gr.load(tmp_path / "one.safetensors")
+    unbroken = gr.BudgetController(router, explore=0.05, seed=7)
+    local = np.array([p.models[f"one-{p.name}"][0] for p in federation(tmp_path).parties])
+    expected = unbroken.route(np.tile(local, (1, 12, 1)))
+    with closing(sqlite3.connect(tmp_path / "log" / "decisions.sqlite")) as connection:
+        rows = connection.execute("SELECT threshold, probability, explored FROM decisions ORDER BY seq").fetchall()
+    assert rows == list(zip(expected.thresholds, expected.probability, expected.explored, strict=True))
+    assert unbroken.explored > 0
 
 
 def test_the_command_says_what_is_wrong(tmp_path):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from gainroute.coordinator.settings import CapSettings, ControllerSettings
 from gainroute.coordinator.settings_file import load_settings, parse_settings
 from gainroute.coordinator.tokens import hash_token
 from gainroute.errors import SettingError
@@ -27,6 +29,25 @@ def test_the_example_is_valid_and_paths_are_relative_to_it():
     found = load_settings(ROOT / "deploy/coordinator.example.toml", {})
     assert found.router.artifact.parent == ROOT / "deploy"
     assert len(found.party) == 3
+
+
+def test_the_example_shows_every_setting_of_the_controller():
+    text = (ROOT / "deploy/coordinator.example.toml").read_text()
+    assert parse_settings(text, Path()).controller is None  # off unless present
+    start = text.index("# [controller]")
+    section = text[start : text.index("[fusion]", start)].replace("\n# ", "\n").removeprefix("# ")
+    found = parse_settings(SMALL + section, Path()).controller
+    assert found == ControllerSettings(budget=0.2, step=0.0256, cap=CapSettings(rate=50.0, burst=200.0))
+    shown = {line.partition(" =")[0] for line in section.splitlines() if " = " in line}
+    assert shown == {f.name for kind in (ControllerSettings, CapSettings) for f in fields(kind)} - {"cap"}
+
+
+def test_a_bare_section_or_the_environment_turns_the_controller_on():
+    assert parse_settings(SMALL + "[controller]", Path()).controller == ControllerSettings()
+    environment = {"GAINROUTE_COORDINATOR_CONTROLLER_EXPLORE": "0.02"}
+    assert parse_settings(SMALL, Path(), environment).controller == ControllerSettings(explore=0.02)
+    assert parse_settings(SMALL + "[controller]\nbudget = 0.4", Path()).budget == 0.4
+    assert parse_settings(SMALL.replace("[fusion]", "budget = 0.1\n[fusion]") + "[controller]", Path()).budget == 0.1
 
 
 def test_defaults_and_the_environment_over_the_file():
@@ -70,6 +91,18 @@ def test_defaults_and_the_environment_over_the_file():
         ("[[party]]\nname = 'a'\naddress = 'x:1'", "the names \\['a', 'a'\\] repeat"),
         ("[[party]]\nname = 'a b'\naddress = 'x:1'", "one without space"),
         ("[[party]]\nname = 'b'", "key 'address' is missing"),
+        ("[controller]\nexploration = 0.1", "controller: unknown key 'exploration'; the keys here are budget, explore"),
+        ("[controller]\nbudget = 2", "controller: budget is 2.0; a share in"),
+        ("[controller]\nexplore = -0.1", "controller: explore is -0.1; a share in"),
+        ("[controller]\nexplore = 'some'", "controller: explore is 'some': it has to be of type float"),
+        ("[controller]\nstep = 0", "controller: step is 0.0; it lies in"),
+        ("[controller]\nseed = -1", "controller: seed is -1; 0 or more is needed"),
+        ("[controller]\ncap = 3", "controller: cap is 3: it has to be a table"),
+        ("[controller.cap]\nrate = 3", "controller: cap: key 'burst' is missing"),
+        ("[controller.cap]\nrate = 0\nburst = 1", "controller.cap: rate is 0.0; a number above 0"),
+        ("[controller.cap]\nrate = 1\nburst = inf", "controller.cap: burst is inf; a number above 0"),
+        ("[controller.cap]\nrate = 1\nburst = 1\nunit = 'kg'", "allowed are 'samples', 'bytes'"),
+        ("[controller.cap]\nrate = 1\nburst = 1\nsize = 1", "controller: cap: unknown key 'size'"),
         ("[[", "not valid TOML"),
     ],
 )  # fmt: skip
@@ -85,6 +118,8 @@ def test_a_token_in_the_clear_is_not_repeated():
 
 
 def test_other_errors():
+    with pytest.raises(SettingError, match="budget stands in \\[router\\] and in \\[controller\\]"):
+        parse_settings(SMALL.replace("[fusion]", "budget = 0.1\n[fusion]") + "[controller]\nbudget = 0.1", Path())
     with pytest.raises(SettingError, match="key 'router' is missing"):
         parse_settings("", Path())
     with pytest.raises(SettingError, match="known are GAINROUTE_COORDINATOR_BATCHING_MAX_BATCH"):

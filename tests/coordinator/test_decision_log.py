@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 from fake_federation import ADMIN, IDS, N, eventually, federation, running
 
+import gainroute as gr
+from gainroute.coordinator.fusion import file_hash
 from gainroute.coordinator.log import DecisionLog
+from gainroute.coordinator.log_reading import read_decisions
 from gainroute.coordinator.records import delete_before, get_state, put_state
 from gainroute.coordinator.schema import BUSY_MS, JOURNAL_PAGES, MIGRATIONS, connect, migrate
 from gainroute.coordinator.settings import LogSettings
@@ -68,7 +71,7 @@ def test_an_older_log_is_brought_up_to_date_and_a_newer_one_refused(tmp_path):
     path = str(tmp_path / "log.sqlite")
     later = (*MIGRATIONS, "ALTER TABLE decisions ADD COLUMN extra TEXT; CREATE TABLE more (x)")
     with closing(connect(path)) as connection:
-        assert migrate(connection, path) == 1
+        assert migrate(connection, path) == len(MIGRATIONS)
         connection.execute("INSERT INTO state VALUES ('kept', '1', 0)")
         assert migrate(connection, path, later) == 1
         assert migrate(connection, path, later) == 0
@@ -78,8 +81,51 @@ def test_an_older_log_is_brought_up_to_date_and_a_newer_one_refused(tmp_path):
             migrate(connection, path, broken)
         names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         assert "half" not in names  # whole or not at all
-    with pytest.raises(ArtifactVersionError, match="schema version 2, this gainroute writes 1"):
+    written = len(MIGRATIONS)
+    with pytest.raises(ArtifactVersionError, match=f"schema version {written + 1}, this gainroute writes {written}"):
         DecisionLog(LogSettings(path=tmp_path / "log.sqlite"))
+
+
+def test_a_log_of_version_1_keeps_its_rows_and_says_that_nothing_was_explored(fed):
+    """Rows and feedback as the first version wrote them; read before and after a coordinator has opened the log."""
+    path, artifact = fed.settings.log.path, fed.artifacts["one"]
+    path.parent.mkdir()
+    blob = np.full((3, 4), 0.25, "<f4").tobytes()
+    with closing(connect(str(path))) as connection:
+        migrate(connection, str(path), MIGRATIONS[:1])
+        for seq in (1, 2):
+            connection.execute(
+                "INSERT INTO decisions (seq, sample_id, request_id, time, local, score, threshold, probability, route, "
+                "label, weak_prediction, strong_prediction, router, bytes, latency) "
+                "VALUES (?, 's1', 'r', 5.0, ?, 0.1, 0.3, ?, ?, 2, 2, ?, ?, 9, 0.5)",
+                (seq, blob, seq - 1.0, f"round{seq}", 2 if seq == 2 else None, file_hash(artifact)),
+            )
+        connection.execute("INSERT INTO feedback VALUES (2, 3, 6.0, 'client:shop')")
+
+    def read():
+        found = read_decisions(path, gr.load(artifact), file_hash(artifact))
+        return found.decisions.probability.tolist(), found.labelled.tolist(), found.decisions.feedback_probability
+
+    before = read()
+
+    async def work():
+        async with running(fed) as up:
+            await up.answers(IDS[:5])
+            told = await up.client.post("/feedback", json={"decision_id": f"{1:016x}", "label": 0})
+            return told.json()["accepted"]
+
+    assert asyncio.run(work()) == [f"{1:016x}"]
+    assert before == ([0.0, 1.0], [False, True], None)
+    assert read()[0][:2] == [0.0, 1.0]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        old = connection.execute(
+            "SELECT explored, capped, threshold, strong_prediction FROM decisions LIMIT 2"
+        ).fetchall()
+        labels = connection.execute("SELECT label, who, probability FROM feedback ORDER BY seq").fetchall()
+    assert old == [(None, 0, 0.3, None), (None, 0, 0.3, 2)]
+    assert labels[1] == (3, "client:shop", None)
+    assert count(path) == 7
 
 
 def test_a_log_has_one_writer_and_is_a_log(tmp_path):

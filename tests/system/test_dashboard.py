@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: load, change the budget, see the rate follow, stop a party and see it red."""
+"""The dashboard in a real browser: the budget and the rate that follows, a party that stops, alarms and the shadow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import signal
 
 import httpx
 import pytest
+from in_a_thread import Served
 from playwright.sync_api import expect, sync_playwright
+from typer.testing import CliRunner
 
+from coordinator.fake_federation import federation
+from gainroute.cli import app
+from gainroute.coordinator.settings import ControllerSettings, DriftSettings
 from up_helpers import Up, tiny_run, until
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
@@ -204,6 +209,75 @@ def test_on_a_phone_and_in_the_dark(served, opened):
     box = page.locator("#why").bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
+
+
+def test_threshold_alarm_and_shadow_from_drift_to_a_new_router_and_back(opened, tmp_path, monkeypatch):
+    """The strong answers are spoiled: an alarm, a router refitted from the log, its shadow, the swap, the way back."""
+    fed = federation(tmp_path, 0.2).having(
+        controller=ControllerSettings(explore=0.05), drift=DriftSettings(window=240, seconds=0.1, protect=True)
+    )
+    with Served(fed, monkeypatch) as up:
+        page = opened(up.url)
+        page.on("dialog", lambda dialog: dialog.accept())
+        line, alerts, foot = page.locator("#threshold-line"), page.locator("#alerts"), page.locator("#foot")
+
+        def drawn():
+            up.answer()
+            return line.count() and int(line.get_attribute("data-points")) >= 3
+
+        until(drawn, PATIENCE / 1000)
+        expect(page.locator("#control-about")).to_contain_text("points from the budget")
+        expect(page.locator("#drift-list")).to_contain_text("✓ as in calibration")
+        expect(alerts.locator("p")).to_have_count(0)
+        old = up.status()["version"]
+        expect(foot).to_contain_text(old)
+
+        up.spoil()
+
+        def alarmed():
+            up.answer()
+            return alerts.locator("p[data-key=alarm-collaboration]").count()
+
+        until(alarmed, PATIENCE / 1000)
+        expect(alerts).to_contain_text("Collaboration has begun to hurt")
+        expect(alerts).to_contain_text("the strong route was right on")
+        expect(alerts).to_contain_text("What to do:")
+        expect(page.locator("#drift-list .bad").first).to_contain_text("evidence of harm was")
+        expect(page.locator("#drift-list")).to_contain_text("every escalation has to gain more")
+        expect(page.locator("#rate-verdict")).to_contain_text("held down")
+
+        up.answer(3)
+        log, out = fed.settings.log.path, tmp_path / "new.safetensors"
+        refit = ["recalibrate", fed.artifacts["one"], "--log", log, "--out", out]
+        done = CliRunner().invoke(app, [str(word) for word in refit])
+        assert done.exit_code == 0, done.output
+        page.locator("#shadow-path").fill("nowhere.safetensors")
+        page.locator("#shadow-load").click()
+        expect(page.locator("#shadow-says")).to_contain_text("Nothing was changed")
+        page.locator("#shadow-path").fill("new.safetensors")
+        page.locator("#shadow-load").click()
+        expect(page.locator("#shadow-about")).to_contain_text(f"scores beside {old}")
+        up.answer(2)
+        expect(page.locator("#shadow-list")).to_contain_text("decided alike")
+        expect(page.locator("#shadow-list")).to_contain_text("Difference")
+        new = up.status()["shadow"]["version"]
+        assert up.status()["version"] == old != new
+
+        page.locator("#shadow-swap").click()
+        expect(foot).to_contain_text(new)
+        expect(alerts.locator("p")).to_have_count(0)  # the new router has a monitor of its own
+        expect(page.locator("#rollback")).to_contain_text(old)
+        up.answer()
+        page.locator("#rollback").click()
+        expect(foot).to_contain_text(old)
+        expect(alerts).to_contain_text("Collaboration has begun to hurt")
+
+        phone = opened(up.url, **PHONE, color_scheme="dark")
+        expect(phone.locator("#alerts")).to_contain_text("Collaboration has begun to hurt")
+        assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+        page.locator("#drift-reset").click()
+        expect(alerts.locator("p")).to_have_count(0)
+        assert up.status()["protection"] is None
 
 
 def test_a_stopped_party_turns_red_and_a_stopped_coordinator_is_said(run, tmp_path, opened):

@@ -57,6 +57,8 @@ def recalibrate(
         f"escalated. New router: {out}",
         soft_wrap=True,
     )
+    if result["unexplored"]:
+        say.print(f"{result['unexplored']:,} decisions made while nothing was explored were left out.", soft_wrap=True)
 
 
 def _refit(path: Path, log: Path, out: Path, days: float | None, min_labels: int | None) -> tuple[dict[str, Any], str]:
@@ -90,6 +92,7 @@ def _refit(path: Path, log: Path, out: Path, days: float | None, min_labels: int
         "out": str(out),
         "decisions": len(read.time),
         "labels": len(labelled),
+        "unexplored": read.unexplored,
         "rate": float(read.escalated.mean()),
         "changes": [
             ["threshold", old.threshold_, new.threshold_],

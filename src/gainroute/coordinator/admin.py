@@ -1,4 +1,4 @@
-"""What an admin may do: budget, threshold, router, deletion. Every call is in the audit."""
+"""What an admin may do: budget, threshold, router, shadow, alarms, deletion. Every call is in the audit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gainroute.coordinator.errors import BadRequestError
+from gainroute.coordinator.errors import BadRequestError, ConflictError
 from gainroute.coordinator.http import json_response, read_object
 from gainroute.coordinator.records import audit, delete_decision, delete_sample, pseudonym, read_audit
 from gainroute.coordinator.service import Coordinator
@@ -55,13 +55,53 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         body = await read_object(request, LIMIT, ("artifact", "fusion", "rollback"))
         who, name = request.state.who, request.state.request_id
         if body.get("rollback") is True and len(body) == 1:
-            return now(await coordinator.operator.rollback(who, name))
+            version = await coordinator.operator.rollback(who, name)
+            await coordinator.watcher.follow()  # what protected the router before protects it again
+            return now(version)
         artifact = body.get("artifact")
         if not isinstance(artifact, str) or "rollback" in body:
             raise BadRequestError('either {"artifact": "<path>", "fusion": {…}?} or {"rollback": true} is needed')
         home = coordinator.settings.router.artifact.parent
         fusion = _fusion(body.get("fusion"), home)
-        return now(await coordinator.operator.switch(home / artifact, fusion, who, name))
+        version = await coordinator.operator.switch(home / artifact, fusion, who, name)
+        await coordinator.watcher.follow()
+        return now(version)
+
+    @routes.post(
+        "/shadow",
+        summary="Run a router in the shadow; drop it, or swap it in",
+        openapi_extra=_body({"artifact": "next/router.safetensors"}),
+    )
+    async def shadow(request: Request) -> Response:
+        """One of `{"artifact": "<path>"}`, `{"swap": true}`, `{"drop": true}`; /admin/router rolls a swap back.
+
+        A router in the shadow scores live traffic beside the one in use, and never answers. It has to be calibrated
+        with the same models, classes and codec.
+        """
+        body = await read_object(request, LIMIT, ("artifact", "swap", "drop"))
+        who, name = request.state.who, request.state.request_id
+        if body == {"swap": True}:
+            version = await coordinator.watcher.swap_shadow(who, name)
+            await coordinator.watcher.follow()
+            return now(version)
+        if body == {"drop": True}:
+            await coordinator.watcher.drop_shadow(who, name)
+        elif isinstance(body.get("artifact"), str) and len(body) == 1:
+            home = coordinator.settings.router.artifact.parent
+            await coordinator.watcher.load_shadow(home / body["artifact"], who, name)
+        else:
+            raise BadRequestError('one of {"artifact": "<path>"}, {"swap": true} and {"drop": true} is needed')
+        return json_response({"shadow": coordinator.watcher.shadow.status()})
+
+    @routes.post("/drift", summary="Reset the drift monitor and its alarms", openapi_extra=_body({"reset": True}))
+    async def drift(request: Request) -> Response:
+        """`{"reset": true}`: once what was found is dealt with. Everything watched so far is forgotten."""
+        if await read_object(request, LIMIT, ("reset",)) != {"reset": True}:
+            raise BadRequestError('{"reset": true} is needed')
+        if not coordinator.watcher.drift.enabled:
+            raise ConflictError("nothing is watched: drift.enabled is false in the settings")
+        found = await coordinator.watcher.reset(request.state.who, request.state.request_id)
+        return json_response({"reset": {name: alarm.text for name, alarm in found.items()}})
 
     @routes.delete("/decisions", summary="Delete by decision id or by sample id")
     async def delete(request: Request, decision_id: str | None = None, sample_id: str | None = None) -> Response:

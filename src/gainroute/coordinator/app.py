@@ -32,7 +32,7 @@ ERRORS = {
     401: "`unauthorized`: no token, or a wrong one.",
     403: "`forbidden`: an admin's token is needed, or a page from elsewhere asks.",
     404: "`not_found`: no such model, version or decision.",
-    409: "`conflict`: a sample id that is not unique, or nothing to roll back to.",
+    409: "`conflict`: a sample id that is not unique, nothing to roll back to, or nothing in the shadow.",
     413: "`too_large`: too many ids, or too large a body.",
     415: "`unsupported`: a compressed body.",
     422: "`handshake`: router, models and parties do not fit together.",
@@ -89,9 +89,8 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
 
     @app.get("/metrics", tags=["metrics"], summary="For Prometheus")
     async def metrics() -> Response:
-        point = coordinator.version.point
         text = coordinator.metrics.render(
-            taken=coordinator.engine.taken, threshold=point.threshold, budget=point.budget,
+            taken=coordinator.engine.taken, version=coordinator.version, watcher=coordinator.watcher,
             parties=coordinator.parties, log_ok=not coordinator.log.error, certificates=coordinator.certificates,
         )  # fmt: skip
         return Response(text, headers={"Content-Type": CONTENT_TYPE})

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -127,6 +127,9 @@ class Engine:
         """Answer samples that were taken on."""
         loop = asyncio.get_running_loop()
         request = _Request(ids, request_id, loop.create_future())
+        if self.taken == len(ids) and not self._batching.max_wait_ms:  # alone: nobody to wait for, nobody to go with
+            await self._run_here(request)
+            return request.answer.result()
         self._queue.append(request)
         self._queued += len(ids)
         self._pump_soon(self._batching.max_wait_ms / 1e3)
@@ -179,6 +182,15 @@ class Engine:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    async def _run_here(self, request: _Request) -> None:
+        """Answer a request in its own task."""
+        self._running += 1
+        try:
+            await self._run([request], self.version)
+        except asyncio.CancelledError:
+            request.answer.exception()  # whoever would be told has gone
+            raise
+
     async def _run(self, batch: list[_Request], version: Version) -> None:
         waiting = [r for r in batch if not r.answer.done()]  # a client that has gone is not waited for
         slot = True
@@ -223,6 +235,8 @@ class Engine:
             first = decide(version, asked, n, pool=pool)
         else:
             first = await asyncio.to_thread(decide, version, asked, n, pool=pool)
+        if version.control is not None:  # here, in the loop: one batch after the other, in the order they are answered
+            first = replace(first, decision=version.control.decide(first.decision))
         for party, error in first.absent.items():
             if party not in asked.failed:
                 self.parties.links[party].failed(error)

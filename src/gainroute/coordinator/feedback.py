@@ -16,7 +16,7 @@ from gainroute.coordinator.service import Coordinator
 
 __all__ = ["feedback_routes"]
 
-KEYS = ("decision_id", "sample_id", "label")
+KEYS = ("decision_id", "sample_id", "label", "probability")
 MOST = 10_000
 EXAMPLE = {"decision_id": "0006271f0c2b4d10", "label": 3}
 
@@ -30,8 +30,9 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
     async def feedback(request: Request) -> Response:
         """Attach a true label: `{"decision_id" or "sample_id", "label"}`, or `{"feedback": [such, …]}`.
 
-        A label is a class's column number or its name. A sample id will do only where one decision is about it. Of a
-        list, what can be attached is; the others are named in `errors`.
+        A label is a class's column number or its name. A sample id will do only where one decision is about it. Where
+        some decisions are more likely to be labelled than others of the same route, say how likely this one was:
+        `"probability"`, above 0 and up to 1. Of a list, what can be attached is; the others are named in `errors`.
         """
         body = await read_object(request, coordinator.settings.server.max_body_bytes, (*KEYS, "feedback"))
         many = "feedback" in body
@@ -41,13 +42,14 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
         if len(items) > MOST:
             raise TooLargeError(f"{len(items)} labels at once; {MOST} are allowed: split the request")
         who, classes = request.state.who, coordinator.classes
+        watched = coordinator.watcher.drift.enabled
 
         def work(connection: sqlite3.Connection) -> tuple[list[str], list[dict[str, Any]]]:
             accepted: list[str] = []
             errors: list[dict[str, Any]] = []
             for index, item in enumerate(items):
                 try:
-                    accepted.append(_attach(connection, item, classes, who))
+                    accepted.append(_attach(connection, item, classes, who, watched))
                 except CoordinatorError as error:  # noqa: PERF203 (each has its own fate)
                     if not many:
                         raise
@@ -55,21 +57,36 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
             return accepted, errors
 
         accepted, errors = await coordinator.log.write(work)
+        coordinator.watcher.labelled()
         return json_response({"accepted": accepted, "errors": errors})
 
     return routes
 
 
-def _attach(connection: sqlite3.Connection, item: Any, classes: tuple[str, ...], who: str) -> str:
+def _attach(connection: sqlite3.Connection, item: Any, classes: tuple[str, ...], who: str, watched: bool) -> str:
     if not isinstance(item, dict) or not set(item) <= set(KEYS):
-        raise BadRequestError(f"feedback is an object with label and one of decision_id, sample_id; allowed: {KEYS}")
+        raise BadRequestError(
+            f"feedback is an object with label and one of decision_id, sample_id; allowed: {', '.join(KEYS)}"
+        )
     decision, sample = item.get("decision_id"), item.get("sample_id")
     if (decision is None) == (sample is None):
         raise BadRequestError("exactly one of decision_id and sample_id is needed")
     named = sample if decision is None else decision
     if not isinstance(named, str) or not named.isprintable() or len(named) > 1024:
         raise BadRequestError(f"decision_id or sample_id is {str(named)[:60]!r}; text is needed")
-    return give_feedback(connection, _column(item.get("label"), classes), who, decision=decision, sample=sample)
+    label, probability = _column(item.get("label"), classes), _probability(item.get("probability"))
+    return give_feedback(
+        connection, label, who, decision=decision, sample=sample, probability=probability, watched=watched
+    )
+
+
+def _probability(given: Any) -> float | None:
+    if given is None or (type(given) in (int, float) and 0 < given <= 1):
+        return None if given is None else float(given)
+    raise BadRequestError(
+        f"probability is {str(given)[:60]!r}; with what probability this decision is labelled is needed, above 0 and "
+        "up to 1: leave it out where it is the same for all decisions of a route"
+    )
 
 
 def _column(label: Any, classes: tuple[str, ...]) -> int:

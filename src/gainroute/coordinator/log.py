@@ -14,7 +14,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import repeat
@@ -66,11 +66,20 @@ class DecisionLog:
     ----------
     settings
         Where, and what is kept.
+
+    Attributes
+    ----------
+    error
+        Why the last write failed; empty when it did not.
+    alongside
+        Work done in the transaction of every group of decisions, in whichever thread commits it: state that must not
+        fall behind them.
     """
 
     def __init__(self, settings: LogSettings) -> None:
         self.path = settings.path
-        self.error = ""  # why the last write failed; empty when it did not
+        self.error = ""
+        self.alongside: Callable[[sqlite3.Connection], None] | None = None
         self._settings = settings
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._committing = threading.Lock()  # who holds it has the connection
@@ -227,6 +236,8 @@ class DecisionLog:
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN IMMEDIATE")
             results = [job.work(self._connection) for job in group]
+            if self.alongside is not None and not group[0].alone:
+                self.alongside(self._connection)
             self._connection.execute("COMMIT")
             self._recovered()
         except Exception as error:  # noqa: BLE001 (whatever it is, somebody waits for it and has to be told)
@@ -313,7 +324,14 @@ def rows_of(entry: Entry, posteriors: bool = True) -> Iterator[tuple[Any, ...]]:
     """The rows of a request, in the order of `COLUMNS`."""
     out = entry.outcome
     n = len(out)
-    router, threshold = out.version.hash, out.version.point.threshold
+    router, held = out.version.hash, out.controlled
+    threshold: Iterable[Any] = repeat(out.version.router.threshold_)
+    explored: Iterable[Any] = repeat(None)
+    capped: Iterable[Any] = repeat(0)
+    probability = out.wanted.astype(np.float64)
+    if held is not None:
+        threshold, probability, capped = held.threshold.tolist(), held.probability, held.capped.tolist()
+        explored = held.explored.tolist() if held.explores else explored
     nothing: list[Any] = [None] * n
     local = pooled = strong = nothing
     if posteriors:
@@ -327,8 +345,9 @@ def rows_of(entry: Entry, posteriors: bool = True) -> Iterator[tuple[Any, ...]]:
     size = np.rint(out.bytes).astype(np.int64).tolist()
     return zip(
         range(entry.first, entry.first + n), out.ids, repeat(entry.request_id), repeat(entry.time), local, pooled,
-        strong, out.score.tolist(), repeat(threshold), out.wanted.astype(np.float64).tolist(), out.route,
+        strong, out.score.tolist(), threshold, probability.tolist(), out.route,
         out.label.tolist(), out.weak.tolist(), strong_prediction, repeat(router), size, repeat(entry.latency),
+        explored, capped,
         strict=False,  # what repeats has no end
     )  # fmt: skip
 

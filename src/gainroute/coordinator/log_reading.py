@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from gainroute.types import ArrayLike, BoolArray, FloatArray
 
 __all__ = ["ReadLog", "read_decisions"]
 
-QUERY = (
-    "SELECT d.local, d.strong_prediction, d.probability, d.threshold, d.time, f.label AS truth FROM decisions d "
-    "LEFT JOIN feedback f USING (seq) WHERE d.router = ? AND d.time >= ? AND d.route IN (?, ?) ORDER BY d.seq"
+COLUMNS = "d.local, d.strong_prediction, d.probability, d.threshold, d.time, f.label AS truth"
+SINCE_VERSION_2 = ("d.explored AS explored, f.probability AS told", "NULL AS explored, NULL AS told")
+FROM = (
+    "FROM decisions d LEFT JOIN feedback f USING (seq) "
+    "WHERE d.router = ? AND d.time >= ? AND d.route IN (?, ?) ORDER BY d.seq"
 )
 
 
@@ -36,12 +39,15 @@ class ReadLog:
         Where there is feedback, and where the strong route answered.
     time : (N,)
         Seconds since 1970.
+    unexplored
+        Decisions of the same router that were left out because nothing was explored when they were made.
     """
 
     decisions: LoggedDecisions
     labelled: BoolArray
     escalated: BoolArray
     time: FloatArray
+    unexplored: int = 0
 
     def take(self, rows: Any) -> ReadLog:
         """Return only these decisions."""
@@ -55,13 +61,17 @@ class ReadLog:
             labels=part(log.labels),
             strong_prediction=part(log.strong_prediction),
             probability=part(log.probability),
+            feedback_probability=part(log.feedback_probability),
             threshold=part(log.threshold),
         )
-        return ReadLog(kept, self.labelled[rows], self.escalated[rows], self.time[rows])
+        return ReadLog(kept, self.labelled[rows], self.escalated[rows], self.time[rows], self.unexplored)
 
 
 def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0) -> ReadLog:
     """Read the decisions that one router made; degraded answers and unknown samples are left out.
+
+    So is what was decided while nothing was explored, if at other times something was: escalated or not, it says
+    nothing of the strong route below the threshold. Where nothing ever was, a refit says so.
 
     Parameters
     ----------
@@ -75,13 +85,19 @@ def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0
     if not path.is_file():
         raise DataError(f"{path}: no such decision log; name the file of [log] path in the coordinator's settings")
     with reading(path) as connection:
-        found = connection.execute(QUERY, (identity, since, ROUND1, ROUND2)).fetchall()
+        # A log that no coordinator of this version has opened yet is read as it is.
+        (schema,) = connection.execute("PRAGMA user_version").fetchone()
+        query = f"SELECT {COLUMNS}, {SINCE_VERSION_2[schema < 2]} {FROM}"
+        found = connection.execute(query, (identity, since, ROUND1, ROUND2)).fetchall()
         others = connection.execute("SELECT count(*) FROM decisions WHERE router != ?", (identity,)).fetchone()[0]
     if not found:
         raise DataError(
             f"{path}: no decision of router {identity[:12]} that can be used ({others:,} are of others); pass the "
             "artifact that made the decisions, and more days"
         )
+    explored = [row for row in found if row["explored"] is not None]
+    unexplored = len(found) - len(explored) if explored else 0
+    found = explored or found
     k = router.n_classes_ + router.extra_columns
     width = 4 * router.n_parties_ * k
     blobs = [row["local"] for row in found]
@@ -101,7 +117,14 @@ def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0
         labels=columns("truth"),
         strong_prediction=columns("strong_prediction"),
         probability=np.array([row["probability"] for row in found]),
+        feedback_probability=_told(found),
         threshold=np.array([row["threshold"] for row in found]),
     )
     labelled, escalated = (np.array([row[key] is not None for row in found]) for key in ("truth", "strong_prediction"))
-    return ReadLog(decisions, labelled, escalated, np.array([row["time"] for row in found]))
+    return ReadLog(decisions, labelled, escalated, np.array([row["time"] for row in found]), unexplored)
+
+
+def _told(found: Sequence[Any]) -> FloatArray | None:
+    """The probability that feedback carries, NaN where it carries none; None where none does."""
+    told = np.array([row["told"] for row in found], dtype=np.float64)
+    return None if np.isnan(told).all() else told

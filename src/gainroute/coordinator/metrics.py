@@ -8,11 +8,15 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from gainroute.coordinator.control import control_status
+from gainroute.coordinator.drift_watch import ALARMS, DriftWatch
 from gainroute.coordinator.engine import Observer
 from gainroute.coordinator.outcome import Outcome, is_degraded
 from gainroute.coordinator.parties import Parties
 from gainroute.coordinator.rounds import Asked
 from gainroute.coordinator.statistics import Live
+from gainroute.coordinator.version import Version
+from gainroute.coordinator.watch import Watcher
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
@@ -71,6 +75,44 @@ class Metrics(Observer):
         self._up = gauge("party_up", "1 where a party is healthy.", ("party",))
         self._log = gauge("log_ok", "1 where the last write of the decision log succeeded.")
         self._days = gauge("certificate_days", "Days until a certificate expires.", ("certificate",))
+        self._rate = gauge("rate", "Share of the last 1,000 samples for which Round 2 was asked; NaN before the first.")
+        self._control = {
+            name: gauge(f"controller_{name}", text)
+            for name, text in (
+                ("on", "1 where the budget controller moves the threshold."),
+                ("bound", "How far the rate of the controller's samples can be from the budget."),
+                ("explored", "Samples escalated at random since the controller began."),
+                ("capped", "Escalations stopped by the cap since the controller began."),
+            )
+        }
+        self._protection = gauge("protection", "Gain demanded while collaboration hurts; NaN where none is.")
+        self._alarm = gauge("drift_alarm", "1 while an alarm stands.", ("alarm",))
+        self._drift = {
+            name: gauge(f"drift_{name}", text)
+            for name, text in (
+                ("distance", "Largest difference of the distribution functions of scores, now and in calibration."),
+                ("limit", "Distance above which the scores differ from calibration."),
+                ("stability_index", "Population stability index of the scores."),
+                ("fixed_rate", "Share of the last window that the router's own threshold would escalate."),
+                ("labels", "Labels taken in since the monitor began."),
+                ("calibration_error", "Expected calibration error of the cheap answers, over recent labels."),
+                ("confidence_gap", "Share of cheap answers that were right, less what calibration said."),
+                ("evidence", "E-value against collaboration; an alarm is raised at drift_evidence_limit."),
+                ("evidence_limit", "Where the alarm about collaboration is."),
+            )
+        }
+        self._shadow = {
+            name: gauge(f"shadow_{name}", text)
+            for name, text in (
+                ("loaded", "1 while a router runs in the shadow."),
+                ("samples", "Live samples scored by it."),
+                ("agreement", "Share of them on which it would decide as the router in use."),
+                ("rate", "Share of them that it would escalate."),
+                ("difference", "Accuracy of the shadow less that of the router in use, at the same rate, estimated."),
+                ("difference_low", "Lower end of its interval."),
+                ("difference_high", "Upper end of its interval."),
+            )
+        }
 
     def batch(self, samples: int) -> None:
         """Note that a batch has set off."""
@@ -112,19 +154,53 @@ class Metrics(Observer):
         self,
         *,
         taken: int,
-        threshold: float,
-        budget: float | None,
+        version: Version,
+        watcher: Watcher,
         parties: Parties,
         log_ok: bool,
         certificates: Callable[[], Mapping[str, float]] | None,
     ) -> bytes:
         """The text that Prometheus scrapes."""
         self._queue.set(taken)
-        self._threshold.set(threshold)
-        self._budget.set(float("nan") if budget is None else budget)
+        budget, control = version.point.budget, version.control
+        self._threshold.set(version.router.threshold_ if control is None else control.controller.threshold)
+        self._budget.set(_number(budget))
+        self._rate.set(_number(self._live.rate(1000)["rate"]))
+        self._protection.set(_number(version.floor))
+        _set(self._control, control_status(control) | {"on": control is not None})
+        self._drifted(watcher.drift)
+        found = watcher.shadow.status() or {}
+        compared = found.get("comparison") or {}
+        _set(
+            self._shadow,
+            {"loaded": bool(found), "rate": found.get("new_rate"), "difference": compared.get("difference"),
+             "difference_low": compared.get("low"), "difference_high": compared.get("high")}
+            | {name: found.get(name) for name in ("samples", "agreement")},
+        )  # fmt: skip
         self._log.set(float(log_ok))
         for link in parties.links.values():
             self._up.labels(link.name).set(float(link.state == "ok"))
         for name, days in (certificates() if certificates is not None else {}).items():
             self._days.labels(name).set(days)
         return generate_latest(self.registry)
+
+    def _drifted(self, drift: DriftWatch) -> None:
+        for name in ALARMS:
+            self._alarm.labels(name).set(float(name in drift.alarms))
+        found = drift.status()
+        scores, helps = found.get("scores") or {}, found.get("collaboration") or {}
+        _set(
+            self._drift,
+            {name: scores.get(name) for name in ("distance", "limit", "stability_index", "fixed_rate")}
+            | {name: found.get(name) for name in ("labels", "calibration_error", "confidence_gap")}
+            | {"evidence": helps.get("e_value"), "evidence_limit": helps.get("limit")},
+        )
+
+
+def _set(gauges: Mapping[str, Gauge], values: Mapping[str, float | None]) -> None:
+    for name, gauge in gauges.items():
+        gauge.set(_number(values.get(name)))
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)

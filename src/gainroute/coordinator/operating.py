@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gainroute.coordinator.control import STATE, Control
 from gainroute.coordinator.engine import Engine
 from gainroute.coordinator.errors import ConflictError, HandshakeError, PartyMissingError
 from gainroute.coordinator.fusion import Fusion, file_hash
+from gainroute.coordinator.handshake import embedding_bytes
 from gainroute.coordinator.log import DecisionLog
 from gainroute.coordinator.parties import Parties
 from gainroute.coordinator.records import audit, get_state, put_state
@@ -20,6 +23,7 @@ from gainroute.coordinator.version import OperatingPoint, Version, load_version
 __all__ = ["Operator", "number", "point_json"]
 
 Spec = dict[str, Any]
+log = logging.getLogger("gainroute.coordinator")
 
 
 def number(value: float | None) -> float | str | None:
@@ -80,8 +84,8 @@ class Operator:
         """What was in use when the coordinator stopped; or what is configured, if that has changed since."""
         artifact, fusion = self._settings.router.artifact, self._settings.fusion
         self._configured = await asyncio.to_thread(_spec, artifact, fusion)
-        budget = self._settings.router.budget
-        kept = await asyncio.to_thread(get_state, self._log.path, ("router", "point"))
+        budget = self._settings.budget
+        kept = await asyncio.to_thread(get_state, self._log.path, ("router", "point", STATE))
         router = kept.get("router", {})
         if router.get("configured") == self._configured:
             self._spec, self._previous = router["current"], router["previous"]
@@ -93,6 +97,9 @@ class Operator:
             version = _restored(version, point)
         elif budget is not None:
             version = version.at_budget(budget)
+        version = self._controlled(version)
+        if version.control is not None:
+            version.control.restore(kept.get(STATE))
         return version
 
     # ---- while it runs --------------------------------------------------------------------------
@@ -130,6 +137,17 @@ class Operator:
             version = await asyncio.to_thread(self._load, spec)
             return await self._swap(spec, version, "router", who, request_id)
 
+    async def protect(self, floor: float | None, evidence: str) -> None:
+        """Demand more gain of every escalation, or no longer; what the drift monitor found is the evidence."""
+        async with self._lock:
+            version = self.engine.version
+            before, after = ({"min_gain": number(value)} for value in (version.floor, floor))
+            after["evidence"] = evidence
+            news = version.floor is None or floor is None  # that more is found to be needed later on is none
+            self.engine.version = version.protected(floor)  # first: it must not wait for a disk
+            if news:
+                await self._log.write(lambda c: audit(c, "drift monitor", "", "protect", before, after))
+
     async def rollback(self, who: str, request_id: str) -> Version:
         """Take back the router before."""
         async with self._lock:
@@ -149,11 +167,12 @@ class Operator:
         old, old_spec = self.engine.version, self._spec
         if old.point.budget is not None and old.point.kind == "budget":
             version = version.at_budget(old.point.budget)
+        version = self._controlled(version, old)
         kept = {"configured": self._configured, "current": spec, "previous": old_spec}
 
         def write(connection: Any) -> None:
             put_state(connection, "router", kept)
-            put_state(connection, "point", self._point(version))
+            self._keep(connection, version)
             audit(connection, who, request_id, action, old_spec, spec)
 
         await self._log.write(write)
@@ -162,18 +181,55 @@ class Operator:
         return version
 
     async def _set_point(self, version: Version, action: str, who: str, request_id: str) -> Version:
-        before, after = point_json(self.engine.version.point), point_json(version.point)
+        old = self.engine.version
+        version = self._controlled(version, old)
 
         def write(connection: Any) -> None:
-            put_state(connection, "point", self._point(version))
-            audit(connection, who, request_id, action, before, after)
+            self._keep(connection, version)
+            audit(connection, who, request_id, action, _audited(old), _audited(version))
 
         await self._log.write(write)
         self.engine.version = version
         return version
 
-    def _point(self, version: Version) -> Spec:
-        return point_json(version.point) | {"configured": self._settings.router.budget, "router": version.hash}
+    def _keep(self, connection: Any, version: Version) -> None:
+        """Have a restart find the operating point, and the controller as it begins."""
+        point = point_json(version.point) | {"configured": self._settings.budget, "router": version.hash}
+        put_state(connection, "point", point)
+        put_state(connection, STATE, None if version.control is None else version.control.state())
+
+    # ---- the budget controller ------------------------------------------------------------------
+
+    def save_control(self, connection: Any) -> None:
+        """Keep the controller's state: for `DecisionLog.alongside`, in any thread."""
+        control = self.engine.version.control
+        if control is not None:
+            put_state(connection, STATE, control.state())
+
+    def sample_bytes(self, version: Version) -> int | None:
+        """Payload of one sample in Round 2; None while a party has not told its dimension."""
+        lengths = self._parties.lengths(version)
+        if lengths is None:
+            return None
+        return embedding_bytes(version.codec, lengths) if version.fusion.wants_embeddings else 0
+
+    def _controlled(self, version: Version, old: Version | None = None) -> Version:
+        """The same version with a controller that begins anew, if one is configured and there is a budget to keep.
+
+        What protects the router of the old version, controlled or not, goes on protecting it.
+        """
+        settings, budget = self._settings.controller, version.point.budget
+        if settings is None:
+            return version
+        floor = old.floor if old is not None and old.hash == version.hash else None
+        version = replace(version, control=None, protection=None)
+        if budget is None:
+            log.warning("the budget controller is off: a threshold was set, and no budget")
+            return version.protected(floor)
+        before = None if old is None else old.control
+        control = Control(version.router, version.hash, budget, settings, lambda: self.sample_bytes(version), before)
+        log.info("the budget controller of router %s begins, budget %g", version.name, budget)
+        return replace(version, control=control).protected(floor)
 
     def _load(self, spec: Spec) -> Version:
         path = Path(spec["artifact"])
@@ -185,6 +241,10 @@ class Operator:
                 "file back, or change router.artifact in the configuration"
             )
         return version
+
+
+def _audited(version: Version) -> Spec:
+    return point_json(version.point) | {"controlled": version.control is not None}
 
 
 def _spec(artifact: Path, fusion: FusionSettings) -> Spec:

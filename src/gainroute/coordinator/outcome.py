@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gainroute.coordinator.version import Version
 from gainroute.types import BoolArray, FloatArray, IntArray
 
-__all__ = ["ROUND1", "ROUND2", "UNKNOWN", "Outcome", "degraded", "is_degraded", "unlogged"]
+__all__ = ["ROUND1", "ROUND2", "UNKNOWN", "Controlled", "Outcome", "degraded", "is_degraded", "unlogged"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -45,6 +45,33 @@ def unlogged(route: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
+class Controlled:
+    """What the budget controller did, sample by sample; see `gainroute.budget.ControlledDecision`.
+
+    Attributes
+    ----------
+    threshold, probability : (N,)
+        τ as it stood, and with what probability the sample was escalated.
+    explored, capped : (N,) bool
+        True where it was escalated at random, and where the cap alone stopped it.
+    explores
+        Whether anything could be explored.
+    """
+
+    threshold: FloatArray
+    probability: FloatArray
+    explored: BoolArray
+    capped: BoolArray
+    explores: bool
+
+    def part(self, rows: slice) -> Controlled:
+        """Some of the samples."""
+        return Controlled(
+            self.threshold[rows], self.probability[rows], self.explored[rows], self.capped[rows], self.explores
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """The answers to N samples, by one version.
 
@@ -75,6 +102,8 @@ class Outcome:
         Rows where `escalated`; others hold anything.
     bytes : (N,)
         Payload of the parties' messages.
+    controlled
+        What the budget controller did; None where there is none, and one threshold holds for all.
     """
 
     version: Version
@@ -91,6 +120,7 @@ class Outcome:
     pooled: FloatArray
     strong_posterior: Float32 | None
     bytes: FloatArray
+    controlled: Controlled | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -102,4 +132,5 @@ class Outcome:
             self.wanted[rows], self.score[rows], self.route[rows], self.weak[rows], self.strong[rows],
             self.local[:, rows], self.pooled[rows],
             None if self.strong_posterior is None else self.strong_posterior[rows], self.bytes[rows],
+            None if self.controlled is None else self.controlled.part(rows),
         )  # fmt: skip

@@ -112,9 +112,20 @@ def delete_before(connection: sqlite3.Connection, moment: float) -> int:
 
 
 def give_feedback(
-    connection: sqlite3.Connection, label: int, who: str, *, decision: str | None = None, sample: str | None = None
+    connection: sqlite3.Connection,
+    label: int,
+    who: str,
+    *,
+    decision: str | None = None,
+    sample: str | None = None,
+    probability: float | None = None,
+    watched: bool = False,
 ) -> str:
-    """Attach a true label to a decision, named by its id, or by its sample's where that is unique; returns its id."""
+    """Attach a true label to a decision, named by its id, or by its sample's where that is unique; returns its id.
+
+    `probability` is that with which this decision was given a label; None where it does not depend on the sample. Where
+    labels are `watched`, the drift monitor is left a note; of a correction it is not: no label counts twice.
+    """
     if decision is not None:
         seq = sequence(decision)
         found = connection.execute("SELECT seq FROM decisions WHERE seq = ?", (seq,)).fetchall()
@@ -127,10 +138,13 @@ def give_feedback(
         if len(found) > 1:
             raise ConflictError(f"sample {sample!r} was answered more than once; say which by its decision_id")
     (number,) = found[0]
+    if watched and connection.execute("SELECT 1 FROM feedback WHERE seq = ?", (number,)).fetchone() is None:
+        connection.execute("INSERT INTO unwatched (seq) VALUES (?)", (number,))
     connection.execute(
-        "INSERT INTO feedback (seq, label, time, who) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (seq) DO UPDATE SET label = excluded.label, time = excluded.time, who = excluded.who",
-        (number, label, time.time(), who),
+        "INSERT INTO feedback (seq, label, time, who, probability) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (seq) DO UPDATE SET label = excluded.label, time = excluded.time, who = excluded.who, "
+        "probability = excluded.probability",
+        (number, label, time.time(), who, probability),
     )
     return decision_id(number)
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gainroute.budget import ControlledDecision
 from gainroute.coordinator.errors import PartyMissingError
-from gainroute.coordinator.outcome import ROUND1, ROUND2, UNKNOWN, Outcome, degraded
+from gainroute.coordinator.outcome import ROUND1, ROUND2, UNKNOWN, Controlled, Outcome, degraded
 from gainroute.coordinator.parties import Link, Parties
 from gainroute.coordinator.version import Version
 from gainroute.errors import PosteriorError, ShapeError
@@ -28,7 +29,7 @@ from gainroute.validation import check_posteriors
 __all__ = ["Asked", "FirstRound", "answer_first", "answer_second", "ask_first", "ask_second", "decide", "keep_first"]
 
 Float32 = npt.NDArray[np.float32]
-Call = Callable[[Link], Coroutine[Any, Any, Reply]]
+Call = Callable[[Link], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ async def ask_first(parties: Parties, version: Version, ids: Sequence[str], requ
     """Ask every party that fits for posteriors."""
     shape = (len(ids), version.columns)
 
-    def call(link: Link) -> Coroutine[Any, Any, Reply]:
+    def call(link: Link) -> Awaitable[Reply]:
         return link.connection.posteriors(ids, model=version.model(link.name), request_id=request_id)
 
     return await _ask(parties, version, call, dict.fromkeys(version.parties, shape), seconds)
@@ -67,7 +68,7 @@ async def ask_second(parties: Parties, version: Version, ids: Sequence[str], req
     """Ask every party for the embeddings of the escalated samples."""
     shapes = {name: (len(ids), parties.links[name].dimensions.get(version.hash, 0)) for name in version.parties}
 
-    def call(link: Link) -> Coroutine[Any, Any, Reply]:
+    def call(link: Link) -> Awaitable[Reply]:
         model = version.model(link.name)
         return link.connection.embeddings(ids, model=model, codec=version.codec, request_id=request_id)
 
@@ -81,15 +82,15 @@ async def _ask(
     values: dict[str, Float32] = {}
     failed: dict[str, PartyError] = {}
     payload: dict[str, int] = {}
-    tasks: dict[asyncio.Task[Reply], Link] = {}
+    tasks: dict[asyncio.Future[Reply], Link] = {}
     for name in version.parties:
         link = parties.links[name]
         if version.hash in link.dimensions:
-            tasks[asyncio.ensure_future(call(link))] = link
+            tasks[asyncio.ensure_future(call(link))] = link  # a future is taken as it is
         else:
             failed[name] = PartyUnavailableError(name, link.error or "no handshake yet")
-    done: set[asyncio.Task[Reply]] = set()
-    late: set[asyncio.Task[Reply]] = set()
+    done: set[asyncio.Future[Reply]] = set()
+    late: set[asyncio.Future[Reply]] = set()
     if tasks:
         try:
             done, late = await asyncio.wait(tasks, timeout=seconds)
@@ -204,8 +205,15 @@ def answer_first(version: Version, ids: Sequence[str], asked: Asked, first: Firs
         version=version, ids=ids, label=weak, probabilities=probabilities,
         escalated=np.zeros(n, dtype=bool), wanted=decision.escalate, score=decision.score, route=route, weak=weak,
         strong=np.full(n, -1, dtype=np.int64), local=first.local, pooled=decision.pooled, strong_posterior=None,
-        bytes=np.full(n, payload / n),
+        bytes=np.full(n, payload / n), controlled=_controlled(version, decision),
     )  # fmt: skip
+
+
+def _controlled(version: Version, decision: Decision) -> Controlled | None:
+    if not isinstance(decision, ControlledDecision):
+        return None
+    explores = version.control is not None and version.control.controller.explore > 0
+    return Controlled(decision.thresholds, decision.probability, decision.explored, decision.capped, explores)
 
 
 # ---- Round 2 ----------------------------------------------------------------------------------------

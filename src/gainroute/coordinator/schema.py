@@ -70,6 +70,17 @@ MIGRATIONS: tuple[str, ...] = (
         time REAL NOT NULL
     );
     """,
+    # `explored` is NULL where nothing could be: there was no exploration. `feedback.probability`: as feedback told it.
+    # `unwatched`: labels that the drift monitor has yet to take in, in their order; a number is never used again.
+    """
+    ALTER TABLE decisions ADD COLUMN explored INTEGER;
+    ALTER TABLE decisions ADD COLUMN capped INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE feedback ADD COLUMN probability REAL;
+    CREATE TABLE unwatched (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        seq INTEGER NOT NULL REFERENCES decisions (seq) ON DELETE CASCADE
+    );
+    """,
 )
 
 BUSY_MS = 10_000  # how long a write waits for another program's
@@ -77,7 +88,8 @@ JOURNAL_PAGES = 4000  # after which SQLite empties the journal into the file, an
 
 COLUMNS = (
     "seq", "sample_id", "request_id", "time", "local", "pooled", "strong", "score", "threshold", "probability",
-    "route", "label", "weak_prediction", "strong_prediction", "router", "bytes", "latency",
+    "route", "label", "weak_prediction", "strong_prediction", "router", "bytes", "latency", "explored",
+    "capped",
 )  # fmt: skip
 
 

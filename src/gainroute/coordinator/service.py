@@ -13,7 +13,7 @@ from typing import TypeVar
 from gainroute.coordinator.engine import Engine
 from gainroute.coordinator.errors import CoordinatorError, LogFailedError
 from gainroute.coordinator.fusion import Fusion, load_fusion_source
-from gainroute.coordinator.handshake import class_names, embedding_bytes
+from gainroute.coordinator.handshake import class_names
 from gainroute.coordinator.log import DecisionLog, Entry
 from gainroute.coordinator.metrics import Metrics
 from gainroute.coordinator.operating import Operator
@@ -23,6 +23,7 @@ from gainroute.coordinator.records import delete_before, put_state
 from gainroute.coordinator.settings import CoordinatorSettings, FusionSettings
 from gainroute.coordinator.statistics import Live
 from gainroute.coordinator.version import Version
+from gainroute.coordinator.watch import Watcher
 from gainroute.errors import SettingError
 from gainroute.transports.base import PartyConnection
 
@@ -84,6 +85,7 @@ class Coordinator:
         self.log: DecisionLog
         self.engine: Engine
         self.operator: Operator
+        self.watcher: Watcher
 
     # ---- from start to stop ---------------------------------------------------------------------
 
@@ -99,6 +101,10 @@ class Coordinator:
                     link.is_now("ok")
             self.engine = Engine(self.parties, version, self.settings.batching, self.settings.rounds, self.metrics)
             self.operator.engine = self.engine
+            if self.settings.controller is not None:
+                self.log.alongside = self.operator.save_control
+            self.watcher = Watcher(self.settings.drift, self.log, self.operator, self.parties)
+            await self.watcher.start()
         except BaseException:
             await self.parties.close()
             await asyncio.to_thread(self.log.close)
@@ -115,6 +121,7 @@ class Coordinator:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
+        await self.watcher.stop()
         self.engine.close()
         await self.parties.close()
         await asyncio.to_thread(self.log.close)
@@ -147,10 +154,16 @@ class Coordinator:
                 outcome, logged = await self._logged(outcome, on_disk)
             if not logged:
                 reply = encode(Answered(outcome, first))
-            self.metrics.answered(outcome, time.perf_counter() - began, self.sample_bytes(outcome.version))
+            seconds, size = time.perf_counter() - began, self.sample_bytes(outcome.version)
+            # Counted once the reply is on its way: nothing is awaited between here and the socket.
+            asyncio.get_running_loop().call_soon(self._answered, outcome, seconds, size)
             return reply
         finally:
             self.engine.let_go(n)
+
+    def _answered(self, outcome: Outcome, seconds: float, sample_bytes: int | None) -> None:
+        self.metrics.answered(outcome, seconds, sample_bytes)
+        self.watcher.answered(outcome)
 
     async def _logged(self, outcome: Outcome, on_disk: Awaitable[None]) -> tuple[Outcome, bool]:
         """Wait for the disk; where it fails, refuse, or mark the answers, as the policy says."""
@@ -188,10 +201,9 @@ class Coordinator:
         """Payload of one sample in Round 2; None while a party has not told its dimension."""
         known = self._sample_bytes.get(version.hash)
         if known is None:
-            lengths = self.parties.lengths(version)
-            if lengths is None:
+            known = self.operator.sample_bytes(version)
+            if known is None:
                 return None
-            known = embedding_bytes(version.codec, lengths) if version.fusion.wants_embeddings else 0
             self._sample_bytes = {version.hash: known}
         return known
 

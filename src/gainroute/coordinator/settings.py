@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from gainroute.coordinator.settings_control import CapSettings, ControllerSettings, DriftSettings, at_least
 from gainroute.coordinator.tokens import check_hash
 from gainroute.errors import SettingError
 
 __all__ = [
     "BatchingSettings",
+    "CapSettings",
+    "ControllerSettings",
     "CoordinatorSettings",
+    "DriftSettings",
     "FusionSettings",
     "LogSettings",
     "PartySettings",
@@ -40,11 +44,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _at_least(value: float, low: float, name: str, remedy: str) -> None:
-    if not value >= low:
-        raise SettingError(f"{name} is {value!r}; {low} or more is needed: {remedy}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +79,7 @@ class ServerSettings:
             raise SettingError(f"server: port is {self.port}; 0 … 65535 are allowed, 0 takes a free one")
         if not self.model or "/" in self.model:
             raise SettingError(f"server: model is {self.model!r}; a name without '/' is needed, such as 'gainroute'")
-        _at_least(self.max_body_bytes, 1024, "server: max_body_bytes", "4194304 is a good choice")
+        at_least(self.max_body_bytes, 1024, "server: max_body_bytes", "4194304 is a good choice")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,10 +167,10 @@ class BatchingSettings:
     max_queued: int = 16384
 
     def __post_init__(self) -> None:
-        _at_least(self.max_batch, 1, "batching: max_batch", "1024 is a good choice")
-        _at_least(self.max_wait_ms, 0, "batching: max_wait_ms", "0 sends at once")
-        _at_least(self.slots, 1, "batching: slots", "4 is a good choice")
-        _at_least(self.max_queued, self.max_batch, "batching: max_queued", "a whole batch must find room")
+        at_least(self.max_batch, 1, "batching: max_batch", "1024 is a good choice")
+        at_least(self.max_wait_ms, 0, "batching: max_wait_ms", "0 sends at once")
+        at_least(self.slots, 1, "batching: slots", "4 is a good choice")
+        at_least(self.max_queued, self.max_batch, "batching: max_queued", "a whole batch must find room")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +194,7 @@ class RoundSettings:
 
     def __post_init__(self) -> None:
         for name in ("one_seconds", "two_seconds", "health_seconds"):
-            _at_least(getattr(self, name), 0.001, f"rounds: {name}", "seconds")
+            at_least(getattr(self, name), 0.001, f"rounds: {name}", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +222,8 @@ class LogSettings:
     max_bytes: int = 0
 
     def __post_init__(self) -> None:
-        _at_least(self.retention_days, 0, "log: retention_days", "0 keeps everything")
-        _at_least(self.max_bytes, 0, "log: max_bytes", "0 sets no bound")
+        at_least(self.retention_days, 0, "log: retention_days", "0 keeps everything")
+        at_least(self.max_bytes, 0, "log: max_bytes", "0 sets no bound")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,8 +252,12 @@ class CoordinatorSettings:
     rounds: RoundSettings = field(default_factory=RoundSettings)
     log: LogSettings = field(default_factory=LogSettings)
     tokens: TokenSettings = field(default_factory=TokenSettings)
+    controller: ControllerSettings | None = None
+    drift: DriftSettings = field(default_factory=DriftSettings)
 
     def __post_init__(self) -> None:
+        if self.router.budget is not None and self.controller is not None and self.controller.budget is not None:
+            raise SettingError("budget stands in [router] and in [controller]; it is one and the same: strike one")
         names = [p.name for p in self.party]
         if not names:
             raise SettingError("party: the route table is empty; add a [[party]] with name and address")
@@ -265,6 +268,12 @@ class CoordinatorSettings:
                 f"tokens: none for clients, and host is {self.server.host!r}, which others reach; add [tokens.client] "
                 "(gainroute coordinator --new-token makes one), or bind to 127.0.0.1"
             )
+
+    @property
+    def budget(self) -> float | None:
+        """The budget configured; None leaves the artifact's own."""
+        given = None if self.controller is None else self.controller.budget
+        return self.router.budget if given is None else given
 
     @property
     def open_door(self) -> bool:

@@ -1,8 +1,8 @@
 """Settings from a TOML file and from the environment; a key that is not known is an error that names those that are.
 
 An entry of a table can also be given, and is overridden, by the environment: ``[server] port`` is
-``GAINROUTE_COORDINATOR_SERVER_PORT``. Parties and tokens of several holders are for the file alone;
-``GAINROUTE_COORDINATOR_TOKENS_CLIENT`` and ``…_TOKENS_ADMIN`` add one hashed token each.
+``GAINROUTE_COORDINATOR_SERVER_PORT``. Parties, tables within tables and tokens of several holders are for the
+file alone; ``GAINROUTE_COORDINATOR_TOKENS_CLIENT`` and ``…_TOKENS_ADMIN`` add one hashed token each.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ def _with_environment(table: dict[str, Any], environment: Mapping[str, str]) -> 
     if not given:
         return table
     known: dict[str, tuple[str, str, Any]] = {}
-    for section, kind in get_type_hints(CoordinatorSettings).items():
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    for section, hints in get_type_hints(CoordinatorSettings).items():
+        kind = _options(hints)[0]
+        if _is_table(kind):
             for key, hint in get_type_hints(kind).items():
-                known[f"{PREFIX}{section}_{key}".upper()] = section, key, hint
+                if not _is_table(_options(hint)[0]):
+                    known[f"{PREFIX}{section}_{key}".upper()] = section, key, hint
     merged = {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
     for name, text in given.items():
         if name not in known:
@@ -87,6 +89,10 @@ def _from_text(hint: Any, text: str, name: str) -> Any:
     except (KeyError, ValueError):
         raise SettingError(f"{name} is {text!r}; it has to be of type {kinds[0].__name__}") from None
     return text
+
+
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
@@ -115,7 +121,7 @@ class _Reader:
     def value(self, hint: Any, value: Any, where: str) -> Any:
         kind = next(k for k in _options(hint) if k is not type(None))
         origin = get_origin(kind)
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        if _is_table(kind):
             return self.build(kind, value, where)
         if origin is tuple:
             if not isinstance(value, list):

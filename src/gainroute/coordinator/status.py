@@ -1,4 +1,4 @@
-"""What the dashboard shows, as JSON: /api/status, /api/curve, /api/decisions, and one decision explained."""
+"""What the dashboard shows, as JSON: /api/status, /api/curve, /api/history, /api/decisions, and one explained."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gainroute.coordinator.control import control_status
 from gainroute.coordinator.curve import curve_points, expected_at
 from gainroute.coordinator.errors import BadRequestError, ConflictError, NotFoundError
 from gainroute.coordinator.http import json_response
@@ -58,6 +59,12 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
              "live": last}
         )  # fmt: skip
 
+    @routes.get("/history", summary="Threshold and rate since the start, while the budget controller runs")
+    async def history() -> Response:
+        """At most 500 points, oldest first."""
+        found = control_status(coordinator.version.control)
+        return json_response({"on": found["on"], "budget": found.get("budget"), "points": found["history"]})
+
     @routes.get("/decisions", summary="The latest decisions, newest first")
     async def decisions(limit: int = 50) -> Response:
         if not 1 <= limit <= MOST_DECISIONS:
@@ -80,7 +87,7 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
 def operating_json(version: Version) -> dict[str, Any]:
     """Where the service runs, and what calibration leads to expect there."""
     rate, low, high = version.router.expected_rate_
-    _, accuracy = expected_at(version.router.threshold_scores_, version.point.threshold)
+    _, accuracy = expected_at(version.router.threshold_scores_, version.router.threshold_)
     return point_json(version.point) | {
         "expected_rate": rate,
         "expected_rate_low": low,
@@ -113,6 +120,11 @@ def status_json(coordinator: Coordinator) -> dict[str, Any]:
             "fusion": version.fusion.source,
         },
         "operating_point": operating_json(version),
+        "controller": {k: v for k, v in control_status(version.control).items() if k != "history"},
+        "protection": version.floor,
+        "alarms": coordinator.watcher.alarms(),
+        "drift": coordinator.watcher.drift.status(),
+        "shadow": coordinator.watcher.shadow.status(),
         "escalation": {
             "samples": live.samples,
             "escalated": live.escalated,
@@ -166,6 +178,8 @@ def _decision(row: dict[str, Any]) -> dict[str, Any]:
         "score": row["score"],
         "threshold": row["threshold"],
         "probability": row["probability"],
+        "explored": bool(row["explored"]),
+        "capped": bool(row["capped"]),
         "weak_prediction": row["weak_prediction"],
         "strong_prediction": row["strong_prediction"],
         "router": row["router"],

@@ -6,7 +6,7 @@ import copy
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from gainroute.labels import Labels
 from gainroute.router import Router
 from gainroute.types import ArrayLike, IntArray
 from gainroute.validation import check_fraction
+
+if TYPE_CHECKING:
+    from gainroute.coordinator.control import Control
 
 __all__ = ["SERVER", "OperatingPoint", "Version", "load_version", "version_of"]
 
@@ -62,6 +65,10 @@ class Version:
         Names in the order of the fit.
     point
         Where it operates.
+    control
+        What keeps the rate at the budget; None where the threshold stays as it is.
+    protection
+        What scores must exceed while the drift monitor finds that collaboration hurts; with a controller, it has it.
     """
 
     router: Router
@@ -70,6 +77,8 @@ class Version:
     fusion: Fusion
     parties: tuple[str, ...]
     point: OperatingPoint
+    control: Control | None = None
+    protection: float | None = None
 
     @property
     def name(self) -> str:
@@ -112,8 +121,20 @@ class Version:
     def _at(self, point: OperatingPoint) -> Version:
         # A copy: batches under way go on with the threshold they began with.
         router = copy.copy(self.router)
-        router.threshold_ = point.threshold
-        return replace(self, router=router, point=point)
+        router.threshold_ = max(point.threshold, -math.inf if self.protection is None else self.protection)
+        return replace(self, router=router, point=point, control=None)
+
+    def protected(self, floor: float | None) -> Version:
+        """The same version with a floor under τ, or without."""
+        if self.control is not None:
+            self.control.controller.protection = floor
+            return self
+        return replace(self, protection=floor)._at(self.point)
+
+    @property
+    def floor(self) -> float | None:
+        """The floor under τ that `protected` has set."""
+        return self.protection if self.control is None else self.control.controller.protection
 
 
 def load_version(path: Path, fusion: Fusion, parties: tuple[str, ...]) -> Version:

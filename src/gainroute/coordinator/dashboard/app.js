@@ -2,6 +2,7 @@
 
 import { Bytes, Curve, LiveRate, atBudget } from "./charts.js";
 import { Decisions } from "./decisions.js";
+import { Watching, alarmBanners } from "./watching.js";
 import { $, attributes, bytes, clock, count, duration, el, keyed, milliseconds, percent, points, short, text, visible, withUnit } from "./dom.js";
 
 const EVERY = 2000;
@@ -15,6 +16,7 @@ const live = new LiveRate($("live"));
 const traffic = new Bytes($("bytes"), $("bytes-legend"));
 const decisions = new Decisions(get);
 const slider = $("budget");
+const watching = new Watching({ get, post, look, locked });
 
 const page = {
   token: document.querySelector('meta[name="admin-token"]').content,
@@ -68,6 +70,7 @@ async function look() {
     remember(status);
     show(status);
     decisions.show(latest);
+    await watching.show(status);
   } catch (error) {
     page.lost ??= Date.now();
     page.reason = error.status ? error.message : "";
@@ -98,7 +101,9 @@ function remember(status) {
 function recall(status, latest) {
   const point = status.operating_point, hash = status.router.hash;
   const known = latest.filter((d) => d.route !== "unknown");
-  const before = known.findIndex((d) => d.threshold !== point.threshold || d.router !== hash);
+  // A controller moves the threshold with every sample; it knows itself since when it has kept this budget.
+  const moved = (d, i) => (status.controller.on ? i >= status.controller.samples : d.threshold !== point.threshold);
+  const before = known.findIndex((d, i) => moved(d, i) || d.router !== hash);
   const since = (before < 0 ? known : known.slice(0, before)).reverse();
   let escalated = 0;
   since.forEach((d, i) => {
@@ -128,9 +133,11 @@ function rateNow(status) {
   return { samples, rate: samples ? (last.escalated - history[first].escalated) / samples : null, changed: true };
 }
 
-function verdict({ samples, rate }, point) {
+function verdict({ samples, rate }, { operating_point: point, controller, protection }) {
   if (rate === null) return "";
   if (samples < 50) return "too few samples to judge yet";
+  if (protection !== null) return "▼ held down: collaboration hurts";
+  if (controller.on) return "✓ the controller keeps it there";
   const p = Math.min(Math.max(point.expected_rate, 1 / samples), 1 - 1 / samples);
   const noise = 2.6 * Math.sqrt((p * (1 - p)) / samples);
   if (rate > point.expected_rate_high + noise) return "▲ more than calibration expects: have the data changed?";
@@ -146,7 +153,7 @@ function show(status) {
   text($("infer-path"), `/v2/models/${status.model}/infer`);
   text($("rate"), percent(now.rate));
   text($("rate-budget"), point.budget === null ? `set by a threshold of ${points(point.threshold)}` : `budget: at most ${short(point.budget)}`);
-  text($("rate-verdict"), now.rate === null ? (now.changed ? "waiting for samples" : "no samples yet") : verdict(now, point));
+  text($("rate-verdict"), now.rate === null ? (now.changed ? "waiting for samples" : "no samples yet") : verdict(now, status));
   const which = now.changed ? "since the budget was changed" : "the last ones";
   text($("live-about"), `Solid: escalated of ${count(now.samples)} samples (${which}). Dashed: the budget.`);
   showBytes(status.bytes);
@@ -283,15 +290,18 @@ async function apply(budget) {
     const why = error.status ? error.message : "the coordinator cannot be reached";
     $("budget-says").dataset.error = "yes";
     text($("budget-says"), `▲ The budget was not changed: ${why}.`);
-    if (error.status === 401 || error.status === 403) {
-      $("token-box").open = true;
-      $("token").focus();
-    }
+    if (error.status === 401 || error.status === 403) locked();
   }
   page.preview = null;
   slider.value = String(Math.round(100 * (page.status.operating_point.budget ?? page.status.operating_point.expected_rate)));
   showBudget(page.status);
   look();
+}
+
+function locked() {
+  $("token-box").hidden = false;
+  $("token-box").open = true;
+  $("token").focus();
 }
 
 slider.addEventListener("input", choose);
@@ -320,9 +330,12 @@ function alerts() {
   } else if (status && status.parties.some((p) => p.state !== "ok")) {
     found.push(["some", "A party is missing.", "Answers come from those present, without escalation, and are marked."]);
   }
-  keyed($("alerts"), found, (f) => f[0], () => el("p", { class: "banner bad" }, el("strong"), " ", el("span")), (node, [, head, more]) => {
+  if (status && page.lost === null) found.push(...alarmBanners(status));
+  const make = () => el("p", { class: "banner bad" }, el("strong"), " ", el("span"), el("span", { class: "todo" }));
+  keyed($("alerts"), found, (f) => f[0], make, (node, [, head, more, todo]) => {
     text(node.children[0], head);
     text(node.children[1], more);
+    text(node.children[2], todo ?? "");
   });
   document.body.classList.toggle("stale", page.lost !== null);
   slider.disabled = page.curve === null || page.lost !== null;

@@ -1,6 +1,6 @@
-// Three pictures, drawn as SVG at the width they have: the trade-off curve, the live rate, and the bytes.
+// Pictures, drawn as SVG at the width they have: the trade-off curve, the live rate, the threshold, and the bytes.
 
-import { attributes, bytes, el, percent, short, svg, text } from "./dom.js";
+import { attributes, bytes, duration, el, percent, points, short, svg, text } from "./dom.js";
 
 // A drawing is made once and then moved: each part is a named node that keeps its place.
 class Drawing {
@@ -165,6 +165,55 @@ export class LiveRate extends Drawing {
     if (lower !== null)
       this.words("live-text", `live ${short(known[known.length - 1].rate)}`, { class: "now", x: right + 9, y: lower });
     if (upper !== null) this.words("budget-text", `max ${short(last.budget)}`, { x: right + 9, y: upper });
+  }
+}
+
+// Two pictures over the same time: the rate against the budget, and below it the threshold that keeps it there.
+export class Control extends Drawing {
+  constructor(holder) {
+    super(holder, 250);
+  }
+
+  // data: points [{time, threshold, rate}], oldest first; budget
+  draw({ points: all, budget }) {
+    const left = 58, right = this.width - 74;
+    const known = all.filter((p) => typeof p.threshold === "number");
+    const last = all[all.length - 1];
+    const begin = all.length ? all[0].time : 0, span = Math.max(all.length ? last.time - begin : 0, 1);
+    const x = (time) => left + ((time - begin) / span) * (right - left);
+    this.begin(
+      `Rate and threshold over ${duration(span)}: ${last ? percent(last.rate) : "–"} escalated, budget ${short(budget)}, ` +
+        `threshold ${last ? points(last.threshold) : "–"}.`,
+    );
+    const rates = all.filter((p) => p.rate !== null);
+    const most = Math.min(1, Math.max(0.05, 1.3 * Math.max(budget, ...rates.map((p) => p.rate))));
+    const up = this.band("r", { left, right, top: 18, bottom: 100, low: 0, high: most, name: "rate", says: short });
+    this.part("budget", "path", { class: "dash", d: path([[left, up(budget)], [right, up(budget)]]) });
+    this.words("budget-text", `max ${short(budget)}`, { x: right + 8, y: up(budget) + 4 });
+    if (rates.length) this.part("rate", "path", { class: "line live", d: path(rates.map((p) => [x(p.time), up(p.rate)])) });
+    const levels = known.map((p) => p.threshold);
+    const low = Math.min(...levels), high = Math.max(...levels), room = Math.max(0.15 * (high - low), 0.002);
+    if (known.length) {
+      const edge = { left, right, top: 136, bottom: 218, low: low - room, high: high + room };
+      const at = this.band("t", { ...edge, name: "threshold: gain needed", says: points });
+      this.part("threshold", "path", { class: "line", id: "threshold-line", "data-points": known.length, d: path(known.map((p) => [x(p.time), at(p.threshold)])) });
+      const end = known[known.length - 1];
+      this.part("dot", "circle", { class: "mark", cx: x(end.time), cy: at(end.threshold), r: 4.5 });
+      this.words("now-text", points(end.threshold), { class: "now", x: right + 8, y: at(end.threshold) + 4 });
+    }
+    this.words("from", `${duration(span)} ago`, { x: left, y: 240 });
+    this.words("to", "last samples", { x: right, y: 240, "text-anchor": "end" });
+  }
+
+  // A scale with its lines and name; returns where a value lies.
+  band(key, { left, right, top, bottom, low, high, name, says }) {
+    const y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
+    this.words(`${key}-name`, name, { class: "strong", x: left, y: top - 6 });
+    for (const [i, tick] of steps(low, high, 3).entries()) {
+      this.part(`${key}g${i}`, "line", { class: "grid", x1: left, x2: right, y1: y(tick), y2: y(tick) });
+      this.words(`${key}t${i}`, says(tick).replace(" pts", ""), { x: left - 8, y: y(tick) + 4, "text-anchor": "end" });
+    }
+    return y;
   }
 }
 

@@ -6,7 +6,7 @@ const MOST_CLASSES = 10;
 
 function route(decision) {
   if (decision.route === "round1") return ["kept", "route"];
-  if (decision.route === "round2") return ["escalated", "route two"];
+  if (decision.route === "round2") return [decision.explored ? "explored" : "escalated", "route two"];
   if (decision.route === "unknown") return ["unknown to all", "route odd"];
   return [decision.route.replace("degraded:", "degraded: ").replaceAll("+", ", "), "route odd"];
 }
@@ -91,7 +91,9 @@ function explained(d) {
     add("Fetching embeddings was expected to change the chance of a right answer by ", bold(points(d.score)),
       `; more than ${points(d.threshold)} was needed.`);
     const limit = { inf: Infinity, "-inf": -Infinity }[d.threshold] ?? d.threshold;
-    add(d.score > limit ? "So it was escalated." : "So the cheap answer was kept.");
+    if (d.explored) add("It was escalated all the same, at random: so that the strong route stays known where it is not asked.");
+    else if (d.capped) add("It was kept all the same: the cap on bursts was reached.");
+    else add(d.score > limit ? "So it was escalated." : "So the cheap answer was kept.");
   }
   if (d.route !== "round1" && d.route !== "round2") add(bold(`Marked: ${route(d)[0]}.`));
   if (d.strong_prediction !== null) {

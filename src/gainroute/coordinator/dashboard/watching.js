@@ -1,0 +1,153 @@
+// Alarms and what to do about them, the drift monitor, the budget controller, and the router in the shadow.
+
+import { Control } from "./charts.js";
+import { $, attributes, clock, count, el, keyed, percent, points, short, text, visible } from "./dom.js";
+
+// The words of docs/operating.md, in short.
+const ALARMS = {
+  collaboration: [
+    "Collaboration has begun to hurt.",
+    "Look for what broke the strong route: an embedding, a new model on one side, a codec. Mend it, then reset the alarm below. " +
+      "With [drift] protect = true, more gain is demanded meanwhile.",
+  ],
+  calibration: [
+    "The cheap answers are not as good, or not as bad, as calibration says.",
+    "The expected gains are wrong by as much. Recalibrate from the log, run the new router in the shadow, swap it in.",
+  ],
+  scores: [
+    "The samples are not those of calibration.",
+    "Find out what changed: a sensor, a customer, a season. Collect labels; recalibrate if it stays. The alarm goes by itself.",
+  ],
+};
+
+const number = (value, digits = 3) => (typeof value === "number" ? String(Number(value.toPrecision(digits))) : value === "inf" ? "∞" : "–");
+
+export const alarmBanners = (status) =>
+  status.alarms.map(({ name, since, text: says }) => {
+    const [head, todo] = ALARMS[name] ?? [`Alarm: ${name}.`, ""];
+    const evidence = says.replace(/^collaboration has begun to hurt: /, "");
+    return [`alarm-${name}`, `▲ ${head}`, `Since ${clock(since)}: ${evidence}.`, `What to do: ${todo}`];
+  });
+
+function facts(list, rows) {
+  const make = () => el("div", {}, el("dt"), el("dd"), el("dd", { class: "verdict" }));
+  keyed(list, rows, (r) => r[0], make, (node, [name, value, verdict, bad]) => {
+    text(node.children[0], name);
+    text(node.children[1], value);
+    text(node.children[2], verdict ?? "");
+    attributes(node, { class: bad ? "bad" : null });
+  });
+}
+
+export class Watching {
+  // get, post: how the coordinator is asked; look: ask for the status again; locked: what to do without a token
+  constructor({ get, post, look, locked }) {
+    Object.assign(this, { get, post, look, locked });
+    this.chart = new Control($("control"));
+    $("drift-reset").addEventListener("click", () => this.act("drift-says", "/admin/drift", { reset: true }, "Reset the alarms and begin to watch anew?"));
+    $("shadow-swap").addEventListener("click", () => this.act("shadow-says", "/admin/shadow", { swap: true }, "Have the router in the shadow answer from now on?"));
+    $("shadow-drop").addEventListener("click", () => this.act("shadow-says", "/admin/shadow", { drop: true }, "Drop the router in the shadow?"));
+    $("rollback").addEventListener("click", () => this.act("shadow-says", "/admin/router", { rollback: true }, "Go back to the router before?"));
+    $("shadow-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      const artifact = $("shadow-path").value.trim();
+      if (artifact) this.act("shadow-says", "/admin/shadow", { artifact });
+    });
+  }
+
+  async act(place, path, body, question) {
+    if (question && !confirm(question)) return;
+    try {
+      await this.post(path, body);
+      text($(place), "");
+    } catch (error) {
+      text($(place), `▲ Nothing was changed: ${error.status ? error.message : "the coordinator cannot be reached"}.`);
+      if (error.status === 401 || error.status === 403) this.locked();
+    }
+    this.look();
+  }
+
+  async show(status) {
+    this.drift(status.drift);
+    this.shadow(status);
+    await this.control(status);
+  }
+
+  // ---- the controller ---------------------------------------------------------------------------
+
+  async control(status) {
+    const found = status.controller, point = status.operating_point;
+    visible($("control"), found.on);
+    if (!found.on) {
+      text($("control-about"), `The threshold stays at ${points(point.threshold)}. With a [controller] section in the settings it follows the samples, so that the rate keeps to the budget.`);
+      return;
+    }
+    const { samples, bound } = found.window;
+    const cap = found.cap ? `; ${count(found.capped)} stopped by the cap` : "";
+    // A cap or a floor under the threshold may well hold the rate down: that is what they are for.
+    const side = found.cap || found.min_gain !== null || found.protection !== null ? "above" : "from";
+    text($("control-about"), `The threshold follows the samples: over the last ${count(samples)}, the rate is at most ` +
+      `${(100 * bound).toFixed(1)} points ${side} the budget. ${count(found.explored)} explored${cap}.`);
+    const { points: history, budget } = await this.get("/api/history");
+    this.chart.show({ points: history, budget });
+  }
+
+  // ---- drift ------------------------------------------------------------------------------------
+
+  drift(found) {
+    if (!found.enabled) {
+      text($("drift-about"), "Nothing is watched: drift.enabled is false in the settings.");
+      return facts($("drift-list"), []);
+    }
+    const { scores, collaboration: helps, labels } = found;
+    text($("drift-about"), labels
+      ? `Watched since ${clock(found.since)}, with ${count(labels)} true labels. An alarm without cause: at most ${percent(found.false_alarm, 0)} in ${count(found.horizon)}.`
+      : `Watched since ${clock(found.since)}. Without true labels (POST /feedback) only the scores are.`);
+    const rows = [];
+    if (scores) {
+      rows.push(["Scores", `distance ${number(scores.distance)} of ${number(scores.limit)} allowed`, scores.drifted ? "▲ differ from calibration" : "✓ as in calibration", scores.drifted]);
+      rows.push(["Left alone", `${percent(scores.fixed_rate)} would be escalated, ${percent(scores.calibration_rate)} in calibration`, `stability index ${number(scores.stability_index, 2)}`]);
+    } else rows.push(["Scores", `compared after every ${count(found.window)} samples`, "not yet"]);
+    if (labels) {
+      const off = found.alarms.calibration !== undefined;
+      const near = Math.abs(found.confidence_gap) <= 0.05;
+      rows.push(["Cheap answers", `right ${points(found.confidence_gap)} against what they said`,
+        off ? "▲ calibration is off" : near ? "✓ within 5 pts" : "more than 5 pts, but chance may do that", off]);
+    }
+    if (helps && helps.answers) {
+      const [strong, weak] = [helps.strong_right, helps.weak_right].map((right) => percent(right / helps.answers, 0));
+      rows.push(["Collaboration", `of the last ${count(helps.answers)} escalated and labelled: ${strong} right, cheap ${weak}`,
+        `evidence of harm ${helps.harmful ? "was " : ""}${number(helps.e_value)} of ${number(helps.limit)}`, helps.harmful]);
+    }
+    if (found.changed_classes?.length)
+      rows.push(["A hint", `Round 2 has changed on: ${found.changed_classes.slice(0, 8).join(", ")}`, "no alarm"]);
+    if (found.protection !== null) rows.push(["Protection", `every escalation has to gain more than ${points(found.protection)}`, "until the reset", true]);
+    facts($("drift-list"), rows);
+    visible($("drift-reset"), Object.keys(found.alarms).some((name) => name !== "scores"));
+  }
+
+  // ---- the shadow -------------------------------------------------------------------------------
+
+  shadow(status) {
+    const found = status.shadow, previous = status.router.previous;
+    visible($("shadow-swap"), found !== null);
+    visible($("shadow-drop"), found !== null);
+    visible($("shadow-form"), found === null);
+    visible($("rollback"), previous !== null);
+    if (previous !== null) text($("rollback"), `Roll back to ${previous.slice(0, 12)}`);
+    if (found === null) {
+      text($("shadow-about"), `Version ${status.version} answers. A new one, as gainroute recalibrate makes it, can score the same samples without answering.`);
+      return facts($("shadow-list"), []);
+    }
+    text($("shadow-about"), `Version ${found.version} scores beside ${status.version} since ${clock(found.since)}, and does not answer.`);
+    const rows = [["Samples", count(found.samples), found.samples ? `${percent(found.agreement)} decided alike` : "none yet"]];
+    if (found.samples) rows.push(["Would escalate", short(found.new_rate), `in use: ${short(found.old_rate)}`]);
+    const c = found.comparison;
+    if (c) {
+      rows.push(["Accuracy", `${percent(c.new)}, in use ${percent(c.old)}`, `both at ${short(c.rate)} escalated; ${count(c.labels)} labels, ${count(c.explored)} explored`]);
+      rows.push(["Difference", `${points(c.difference)} (${points(c.low)} to ${points(c.high)})`,
+        { better: "✓ better", worse: "▲ worse", undecided: "undecided: wait for labels" }[c.verdict], c.verdict === "worse"]);
+    } else rows.push(["Accuracy", "not compared yet", found.no_comparison]);
+    facts($("shadow-list"), rows);
+  }
+}
