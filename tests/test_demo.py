@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -101,7 +102,10 @@ def test_progress_goes_to_stderr_and_nothing_to_stdout(tmp_path: Path, capsys: p
 def test_a_strong_route_that_adds_nothing_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def level(config: Any, seed: int, **_: Any) -> Record:
         record = synthetic_record(seed, samples=200, metadata={"config": config.as_dict()})
-        parts = [replace(s, strong_prediction=s.weak_prediction) for s in (record.calibration, record.test)]
+        parts = [
+            replace(s, strong_prediction=s.weak_prediction, strong_posterior=np.full_like(s.strong_posterior, 1 / 10))
+            for s in (record.calibration, record.test)
+        ]
         return replace(record, calibration=parts[0], test=parts[1])
 
     monkeypatch.setattr(runner, "run_cell", level)

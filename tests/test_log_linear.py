@@ -124,8 +124,10 @@ def test_the_blend_is_used_where_round_one_knows_what_the_strong_route_does_not(
     local, labels = views(6, samples=3000, knows=(2.0, 2.0))
     strong = strong_view(labels, 2.5, 7)
     fit, test = slice(0, 1000), slice(1000, None)
-    router = gr.ExpectedGainRouter(1.0, blend="cv").fit(local[:, fit], labels[fit], strong_posterior=strong[fit])
-    alone = gr.ExpectedGainRouter(1.0).fit(local[:, fit], labels[fit], strong_posterior=strong[fit])
+    router, alone = (
+        gr.ExpectedGainRouter(1.0, blend=blend).fit(local[:, fit], labels[fit], strong_posterior=strong[fit])
+        for blend in ("cv", "none")
+    )
     answers = [r.answer(r.route(local[:, test]), strong[test]).prediction for r in (router, alone)]
     blended, plain = ((answer == labels[test]).mean() for answer in answers)
     assert blended > plain + 0.03

@@ -121,7 +121,7 @@ def test_biased_feedback_that_does_not_say_so_harms_and_that_which_does_is_corre
     spoken = recalibrate(OLD, logged(data, chance=chance))
     later = world(8000, 2, 4, 10)
     rates = [r.route(later.local).escalate.mean() for r in (silent, spoken)]
-    assert rates[0] < 0.175  # it takes every answer for doubtful, and sets the threshold too high
+    assert rates[0] < 0.18  # it takes every answer for doubtful, and sets the threshold too high
     assert rates[1] == pytest.approx(0.2, abs=0.03)
     weak = OLD.route(later.local).weak_prediction
     everything = recalibrate(OLD, logged(data))

@@ -68,18 +68,18 @@ def test_a_rare_class_is_shrunk_when_asked():
     np.testing.assert_allclose(matrix.sum(axis=1), 1)
     router = gr.ExpectedGainRouter(shrinkage="empirical-bayes").fit(DATA.local, DATA.labels, DATA.strong)
     overall = (DATA.strong == DATA.labels).mean()
-    plain_router = gr.ExpectedGainRouter().fit(DATA.local, DATA.labels, DATA.strong)
+    plain_router = gr.ExpectedGainRouter(shrinkage="none").fit(DATA.local, DATA.labels, DATA.strong)
     assert (np.abs(router.reliability_ - overall) <= np.abs(plain_router.reliability_ - overall) + 1e-12).all()
 
 
 def test_no_strong_answer_counts_as_wrong():
     strong = DATA.strong.copy()
     strong[:100] = -1
-    router = gr.ExpectedGainRouter(0.2).fit(DATA.local, DATA.labels, strong)
+    router = gr.ExpectedGainRouter.paper(0.2).fit(DATA.local, DATA.labels, strong)
     for c in range(4):
         assert router.reliability_[c] == pytest.approx((strong == DATA.labels)[DATA.labels == c].mean())
     as_none = np.where(strong < 0, None, strong)
-    assert gr.ExpectedGainRouter(0.2).fit(DATA.local, DATA.labels, as_none).threshold_ == router.threshold_
+    assert gr.ExpectedGainRouter.paper(0.2).fit(DATA.local, DATA.labels, as_none).threshold_ == router.threshold_
     decision = router.route(NEW.local)
     given = NEW.strong[decision.escalate].copy()
     given[0] = -1
@@ -170,7 +170,7 @@ def test_own_labels():
 def test_minus_one_may_be_a_label_too():
     data = world(200, 2, 2, 0)
     signs = np.array([-1, 1])
-    router = gr.ExpectedGainRouter(classes=signs).fit(data.local, signs[data.labels], signs[data.strong])
+    router = gr.ExpectedGainRouter.paper(classes=signs).fit(data.local, signs[data.labels], signs[data.strong])
     assert router.reliability_[0] == pytest.approx((data.strong == 0)[data.labels == 0].mean())
     assert set(router.route(data.local).weak_prediction) == {-1, 1}
 
@@ -256,7 +256,7 @@ def test_temperature_is_the_best_single_number():
 
 def test_calibration_lowers_the_calibration_error():
     data, new = world(3000, 1, 5, 0), world(3000, 1, 5, 1)
-    router = gr.ExpectedGainRouter(0.2, threshold="calibration").fit(data.local, data.labels, data.strong)
+    router = gr.ExpectedGainRouter.paper(0.2).fit(data.local, data.labels, data.strong)
     decision = router.route(new.local)
     ece = gr.evaluation.expected_calibration_error
     assert ece(decision.calibrated, new.labels) < 0.5 * ece(decision.pooled, new.labels)
@@ -308,7 +308,7 @@ def test_a_router_of_ones_own_gets_everything_else():
 
 def test_the_repr_shows_what_differs_from_the_default():
     assert repr(gr.ExpectedGainRouter()) == "ExpectedGainRouter()"
-    assert repr(gr.ExpectedGainRouter(0.3, lam="cv")) == "ExpectedGainRouter(budget=0.3, lam='cv')"
+    assert repr(gr.ExpectedGainRouter(0.3, lam=2.0)) == "ExpectedGainRouter(budget=0.3, lam=2.0)"
 
 
 def test_a_fit_on_clean_data_warns_of_nothing():

@@ -99,6 +99,8 @@ class ExpectedGainScore:
 class ExpectedGainRouter(CalibratingRouter):
     """Escalate where the expected gain of the strong route exceeds a threshold set by the budget.
 
+    The defaults are ours, chosen on calibration data (docs/decisions/0003); `paper` builds the paper's own.
+
     Parameters
     ----------
     budget, threshold, confidence, min_gain, folds, seed, classes
@@ -106,14 +108,15 @@ class ExpectedGainRouter(CalibratingRouter):
     calibration, lam, eps
         How P(y = k | pooled) is estimated; see `CalibratingRouter`.
     shrinkage
-        "none" for the paper's plain classwise ratios; "empirical-bayes" draws those of rare classes towards the
-        overall rate.
+        "empirical-bayes" draws the reliability of rare classes towards the overall rate; "none" leaves the paper's
+        plain classwise ratios.
     pooling
-        "mean" is the paper's. "log-linear" weighs the parties by what they have shown to know, for the cheap
-        answer and for the score; see `gainroute.fit_log_linear`.
+        "log-linear" weighs the parties by what they have shown to know, for the cheap answer and for the score; see
+        `gainroute.fit_log_linear`. "mean" is the paper's.
     blend
         "cv" lets the strong answer take Round 1 into account where that has been right more often on samples held
-        out; it needs `strong_posterior` in `fit` and posteriors in `answer`. "none" lets it stand alone.
+        out; it needs `strong_posterior` in `fit` and posteriors in `answer`, and without them, as with "none", the
+        strong answer stands alone.
     utility : (K, K), optional
         U[truth, answer]; accuracy by default. With rare classes, accuracy says "never collaborate" where
         recall says otherwise.
@@ -138,11 +141,11 @@ class ExpectedGainRouter(CalibratingRouter):
         budget: float = 0.2,
         *,
         calibration: Calibration = "dirichlet",
-        lam: float | Literal["cv"] = 1.0,
+        lam: float | Literal["cv"] = "cv",
         eps: float | Literal["cv"] = 1e-6,
-        shrinkage: Shrinkage = "none",
-        pooling: Pooling = "mean",
-        blend: Literal["none", "cv"] = "none",
+        shrinkage: Shrinkage = "empirical-bayes",
+        pooling: Pooling = "log-linear",
+        blend: Literal["none", "cv"] = "cv",
         utility: ArrayLike | None = None,
         threshold: ThresholdRule | float = "cross-fitted",
         confidence: float = 0.95,

@@ -40,7 +40,7 @@ def test_a_router_is_scored_as_it_would_be_by_hand() -> None:
     held, test = record.calibration, record.test
     router = gr.ExpectedGainRouter.paper().fit(held.local_posteriors, held.labels, held.strong_prediction)
     score = router.route(test.local_posteriors).score
-    found = results.fit_router(gr.ExpectedGainRouter, record)
+    found = results.fit_router(gr.ExpectedGainRouter.paper, record)
     np.testing.assert_allclose(found.score[0], score, atol=1e-12)
     assert found.thresholds["calibration", 0.2] == pytest.approx(router.threshold_for(0.2), abs=1e-12)
     by_hand = gr.evaluation.operating_point(

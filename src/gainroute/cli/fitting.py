@@ -88,7 +88,8 @@ def fit(
         typer.Option(
             metavar="NUMBER|cv",
             show_default=False,
-            help="Strength λ of the Dirichlet calibration's penalty (1.0 unless given); cv: by cross-validation.",
+            help="Strength λ of the Dirichlet calibration's penalty; cv: by cross-validation (the default of "
+            "expected-gain; 1.0 elsewhere).",
         ),
     ] = None,
     eps: Annotated[
@@ -104,8 +105,8 @@ def fit(
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help="none (the default), or empirical-bayes: draw the strong route's reliability on rare classes towards "
-            "its overall rate.",
+            help="empirical-bayes (the default): draw the strong route's reliability on rare classes towards its "
+            "overall rate; or none, the paper's.",
         ),
     ] = None,
     pooling: Annotated[
@@ -113,7 +114,7 @@ def fit(
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help="mean (the default, the paper's), or log-linear: weigh the parties by what they have shown to know.",
+            help="log-linear (the default): weigh the parties by what they have shown to know; or mean, the paper's.",
         ),
     ] = None,
     blend: Annotated[
@@ -121,8 +122,8 @@ def fit(
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help="none (the default), or cv: let the strong answer take the posteriors into account where that "
-            "has been right more often on samples held out; needs strong_posterior.",
+            help="cv (the default): let the strong answer take the posteriors into account where that has been right "
+            "more often on samples held out, which needs strong_posterior; or none, the paper's.",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(show_default=False, help="Draws the folds; 0 unless given.")] = None,

@@ -57,9 +57,9 @@ class Stream:
 
 
 def fit(record: Record, budget: float, threshold: str = "cross-fitted") -> ExpectedGainRouter:
-    """The expected-gain router on the record's calibration part."""
+    """The paper's router on the record's calibration part: both routes' answers are those of the record."""
     held = record.calibration
-    router = ExpectedGainRouter(budget, threshold=threshold)  # type: ignore[arg-type]
+    router = ExpectedGainRouter.paper(budget, threshold=threshold)
     return router.fit(held.local_posteriors, held.labels, held.strong_prediction)
 
 
