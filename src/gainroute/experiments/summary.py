@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -138,13 +141,14 @@ def study_of(
     builders = {**compared_routers(), **ablation_routers(), **(strangers or {})}
     scores: dict[str, dict[int, RouterScores]] = {name: {} for name in builders}
     quality: dict[str, dict[int, dict[int, CalibrationQuality]]] = {name: {} for name in CALIBRATORS}
+    fits = [partial(fit, name, build, record) for name, build in builders.items() for record in ordered]
+    judgements = [partial(judge, record, name) for name in CALIBRATORS for record in ordered]
     with one_thread():
-        for name, build in builders.items():
-            for record in ordered:
-                scores[name][record.seed] = fit(name, build, record)
-        for name in CALIBRATORS:
-            for record in ordered:
-                quality[name][record.seed] = judge(record, name)
+        found = iter(_side_by_side([*fits, *judgements]))
+    for name in builders:
+        scores[name] = {record.seed: next(found) for record in ordered}
+    for name in CALIBRATORS:
+        quality[name] = {record.seed: next(found) for record in ordered}
     for record in ordered:
         for alpha in record.test.defer:
             scores.setdefault(defer_name(alpha), {})[record.seed] = defer_scores(record, alpha)
@@ -153,6 +157,15 @@ def study_of(
     last = ("random", ORACLE)
     names = [*(name for name in scores if name not in last), *last]
     return Study(ordered, {name: scores[name] for name in names}, quality)
+
+
+def _side_by_side(work: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Do it all, on every core: what is fitted here is matrix products, and those let other threads run."""
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        return list(pool.map(lambda do: do(), work))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def summarise(study: Study, rates: Sequence[float] = RATES, *, replicates: int = 1000) -> dict[str, Any]:
