@@ -135,6 +135,10 @@ class Federation:
         parties = [TableParty(p, f"{version}-{p.name}") for p in self.parties]
         return gr.predict_two_round(parties, self.fusions[version].fuse, router or self.routers[version], ids)
 
+    def pooled(self, version="one"):
+        """What Round 1 alone says of every sample, (N, K)."""
+        return self.routers[version].route(self.test.local.astype(np.float32)).pooled
+
     def load_fusion(self, settings: FusionSettings) -> Fusion:
         name = settings.factory.partition(":")[2] if settings.factory else Path(settings.run or "").name
         return self.fusions[name]

@@ -56,7 +56,7 @@ def test_feedback_by_decision_and_by_sample_where_that_is_unique(fed):
     judged, escalated = status["feedback"], found["escalated"]
     assert judged["labels"] == N
     assert judged["accuracy"] == pytest.approx((found["label"] == fed.test.labels).mean())
-    weak = fed.test.local.astype(np.float32).mean(axis=0).argmax(axis=1)
+    weak = fed.pooled().argmax(axis=1)
     assert judged["weak_accuracy"] == pytest.approx((weak == fed.test.labels).mean())
     assert judged["escalated_labels"] == escalated.sum()
     assert judged["escalated_accuracy"] == pytest.approx((found["label"] == fed.test.labels)[escalated].mean())

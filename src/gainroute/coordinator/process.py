@@ -19,6 +19,7 @@ from gainroute.coordinator.service import Coordinator
 from gainroute.coordinator.settings import CoordinatorSettings, PartySettings, TlsSettings
 from gainroute.errors import DataError, SettingError
 from gainroute.transports.base import PartyConnection
+from gainroute.transports.loop import run
 
 __all__ = ["ConnectionFactory", "certificate_days", "grpc_connection", "run_coordinator", "serve"]
 
@@ -56,7 +57,7 @@ def run_coordinator(
     """
     # Batches are small: BLAS threads would only get in each other's way, and in that of the event loop.
     with threadpool_limits(1, user_api="blas"):
-        asyncio.run(serve(settings, connect=connect, on_ready=on_ready))
+        run(serve(settings, connect=connect, on_ready=on_ready))
 
 
 async def serve(

@@ -23,6 +23,7 @@ from gainroute.transports.access import Access, DenyList
 from gainroute.transports.certificates import CertificateFiles, Identity
 from gainroute.transports.credentials import ReloadingCertificate
 from gainroute.transports.grpc_server import GrpcServer, ServerOptions
+from gainroute.transports.loop import run
 
 __all__ = ["PartyNode", "run_party"]
 
@@ -140,7 +141,7 @@ def run_party(settings: PartySettings, ready: Callable[[dict[str, Any]], None] |
         Called once it listens, with name, process id and address.
     """
     log_to_stderr(settings.log_level)
-    asyncio.run(_serve(settings, ready))
+    run(_serve(settings, ready))
 
 
 async def _serve(settings: PartySettings, ready: Callable[[dict[str, Any]], None] | None) -> None:
