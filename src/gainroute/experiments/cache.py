@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+import gainroute
 from gainroute import __version__
 from gainroute._threads import one_thread
 from gainroute.experiments.partial_curves import partial_builder, partial_curves
@@ -28,6 +29,8 @@ from gainroute.types import FloatArray
 __all__ = ["Cache", "cached_partial", "cached_study", "settings_text", "stamp"]
 
 T = TypeVar("T")
+CORE = Path(gainroute.__file__).parent
+RESTS_ON = ("_newton", "blending", "calibration", "gain", "learned", "log_linear", "pooling", "reliability", "road")
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
@@ -98,10 +101,11 @@ def stamp(paths: Sequence[Path]) -> str:
 
 
 def settings_text(build: Callable[[], Router]) -> str:
-    """Everything that decides a router's scores: its settings, and the code it and its bases are written in."""
+    """Everything that decides a router's scores: its settings, and the files that it and what it rests on are in."""
     router = build()
-    code = "".join(inspect.getsource(kind) for kind in type(router).__mro__[:-1])
-    return f"{type(router).__qualname__} {router.settings()!r} {hashlib.sha256(code.encode()).hexdigest()}"
+    kinds = (inspect.getsourcefile(kind) for kind in type(router).__mro__[:-1])
+    files = {*(Path(file) for file in kinds if file is not None), *(CORE / f"{name}.py" for name in RESTS_ON)}
+    return f"{type(router).__qualname__} {router.settings()!r} {stamp(sorted(files))}"
 
 
 def cached_study(
