@@ -171,6 +171,7 @@ def save_router(path: Path, parties: Sequence[Any], budget: float) -> None:
     chance = np.cumsum(pooled / pooled.sum(axis=1, keepdims=True), axis=1)
     labels = np.minimum((rng.random(len(ids))[:, None] > chance).sum(axis=1), CLASSES - 1)
     strong = np.where(rng.random(len(ids)) < 0.9, labels, rng.integers(CLASSES, size=len(ids)))
-    router = gr.ExpectedGainRouter(budget, folds=5).fit(local, labels, strong)
+    # The mean, as the bare endpoint has it: what is compared is the service, not the pooling.
+    router = gr.ExpectedGainRouter(budget, pooling="mean", folds=5).fit(local, labels, strong)
     models = {name: party.model_hash for name, party in zip(NAMES, parties, strict=True)}
     gr.save(router, path, provenance=gr.Provenance(models, "float32"))
