@@ -124,6 +124,7 @@ def test_everything_is_shown(served, opened):
     expect(page.locator("#accuracy")).to_have_text("100.0 %")
     expect(page.locator("#parties li[data-state=ok]")).to_have_count(2)
     expect(page.locator("#decisions tbody tr")).to_have_count(15)
+    expect(page.locator("#parties-about")).to_contain_text(re.compile(r"Here, coordinator: certificate: \d+ days left"))
 
 
 def test_the_operating_point_and_the_live_rate_follow_the_budget(served, opened):

@@ -229,9 +229,12 @@ const STATES = {
 
 const plain = (party) => (party.error || "no answer yet").replace(`party '${party.name}': `, "").replace("unavailable: ", "");
 
+const validity = (days) => (days < 14 ? `▲ certificate ends in ${duration(86400 * days)}` : `certificate: ${Math.floor(days)} days left`);
+
 function showParties(status) {
   const well = status.parties.filter((p) => p.state === "ok").length;
-  text($("parties-about"), `${well} of ${status.parties.length} in order. Their raw data stay with them.`);
+  const own = ["coordinator", "front door"].filter((name) => name in status.certificates).map((name) => ` Here, ${name}: ${validity(status.certificates[name])}.`);
+  text($("parties-about"), `${well} of ${status.parties.length} in order. Their raw data stay with them.${own.join("")}`);
   const make = () => el("li", {}, el("span", { class: "sign", "aria-hidden": "true" }), el("span", { class: "name" }), el("span", { class: "word" }), el("span", { class: "more" }));
   keyed($("parties"), status.parties, (p) => p.name, make, (node, party) => {
     const [sign, word] = STATES[party.state] ?? ["✕", party.state];
@@ -240,7 +243,7 @@ function showParties(status) {
     text(node.children[1], party.name);
     text(node.children[2], word);
     const days = status.certificates[`party ${party.name}`];
-    const kept = days === undefined ? "" : days < 14 ? `\n▲ certificate ends in ${duration(86400 * days)}` : `\ncertificate: ${Math.floor(days)} days left`;
+    const kept = days === undefined ? "" : `\n${validity(days)}`;
     const since = duration(status.time - party.since);
     text(node.children[3], party.state === "ok" ? `${party.address} · answers in ${withUnit(party.latency_ms)}${kept}` : `for ${since}: ${plain(party)}`);
   });
