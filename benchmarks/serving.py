@@ -4,7 +4,7 @@ Everything runs on loopback: four party processes, mutual TLS, K = 10, d = 512. 
 asked by the same client, over the same kind of connection, for the same two outputs, in turns with the coordinator. It
 does nothing but fan out, mean and answer. The coordinator also routes, checks what parties send, admits and audits
 every request at the parties, keeps metrics, and answers only once the decision is on disk: the log lies below
-``out/bench``, on whatever disk that is.
+``out/bench``, on whatever disk that is. Coordinator and parties run in uvloop, the bare peer in asyncio's own loop.
 """
 
 from __future__ import annotations

@@ -84,13 +84,15 @@ def test_a_long_name_does_not_flood_the_logs(tmp_path):
         async with connected(federation, node) as connection:
             await connection.describe()
             ask = pb.Request(round=7, model="m" * 10**6, request_id="r" * 10**6, codec="c" * 10**6, ids=["1"])
-            response = await connection._session.ask(ask)
+            response = await connection._session.send(ask, lambda said: said)
             assert response.failure.code == pb.Failure.CODE_INVALID
             ask.round = 1
-            assert (await connection._session.ask(ask)).failure.code == pb.Failure.CODE_UNKNOWN_MODEL
+            assert (
+                await connection._session.send(ask, lambda said: said)
+            ).failure.code == pb.Failure.CODE_UNKNOWN_MODEL
             for wrong in ({"ids": []}, {"round": 2, "codec": "zip"}, {"ids": ["1"] * 70_000}):
                 ask = pb.Request(**{"round": 1, "model": "m", "ids": ["1"], **wrong})
-                assert (await connection._session.ask(ask)).WhichOneof("result") == "failure"
+                assert (await connection._session.send(ask, lambda said: said)).WhichOneof("result") == "failure"
         await node.stop(1)
 
     asyncio.run(asyncio.wait_for(main(), 30))

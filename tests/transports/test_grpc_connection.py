@@ -223,7 +223,7 @@ def test_a_message_longer_than_the_party_reads_ends_the_stream_and_nothing_else(
             await connection.describe()
             session = connection._session
             with pytest.raises(PartyRefusedError, match="too long"):
-                await session.ask(pb.Request(round=1, model=MODEL, ids=["1" * 100] * 5000))
+                await session.send(pb.Request(round=1, model=MODEL, ids=["1" * 100] * 5000), lambda said: said)
             await eventually(lambda: connection.connected)
             await connection.posteriors([1], **ASK)
 

@@ -172,11 +172,6 @@ class Session:
         self.description = read_description(self.party, self.told)
         return self.description
 
-    async def ask(self, request: pb.Request) -> pb.Response:
-        """Send a request and wait for its answer."""
-        response: pb.Response = await self.send(request, lambda response: response)
-        return response
-
     def send(self, request: pb.Request, read: Callable[[pb.Response], T]) -> asyncio.Future[T]:
         """Send a request; what `read` makes of its answer is in the future. To cancel that is to give the request up.
 
