@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gainroute.errors import SettingError
 from gainroute.serving.audit import AuditLog
@@ -82,6 +86,22 @@ def test_a_quota_used_up_is_told_over_the_wire_and_written_down(federation):
     ]  # fmt: skip
     assert {(e["coordinator"], e["model"], e["request_id"]) for e in lines} == {("main", MODEL, "r7")}
     assert all(len(e["fingerprint"]) == 64 and e["time"].endswith("+00:00") for e in lines)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=20), st.integers(0, 2), st.integers(0, 10**6), st.floats(0, 4e9))
+def test_a_line_is_json_whatever_a_coordinator_calls_things(text, round_, count, moment):
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "audit.jsonl"
+        log = AuditLog(path, clock=lambda: moment)
+        log.record(**ENTRY | {"request_id": text, "model": text, "outcome": text, "round_": round_, "count": count})
+        log.close()
+        (line,) = path.read_bytes().split(b"\n")[:-1]
+    found = json.loads(line)
+    assert (found["request_id"], found["model"], found["outcome"]) == (text, text, text)
+    assert (found["round"], found["count"], found["coordinator"]) == (round_, count, "main")
+    assert 0 <= moment - datetime.fromisoformat(found["time"]).timestamp() < 0.002
+    assert len(found["time"]) == len("2026-01-01T00:00:00.000+00:00")
 
 
 def test_the_audit_log_is_appended_to_and_put_aside_by_size(tmp_path):

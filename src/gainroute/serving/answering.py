@@ -126,9 +126,10 @@ class Answering:
             return self._close(caller, request, refused or failure(request, pb.Failure.CODE_UNKNOWN_MODEL, "gone"))
         if version.immediate and len(request.ids) <= IMMEDIATE_SAMPLES:
             try:
-                return self._close(caller, request, self._compute(version, request))
+                response = self._compute(version, request)
             except Exception as error:  # noqa: BLE001 (whatever a model raises, the party goes on)
-                return self._close(caller, request, self._failed(request, error))
+                response = self._failed(request, error)
+            return self._close(caller, request, response)
         return self._later(caller, request, version)
 
     async def _later(self, caller: Caller, request: pb.Request, version: Version) -> pb.Response:
@@ -183,8 +184,9 @@ class Answering:
         else:
             values, missing = split_missing(version.embeddings(ids), len(ids), version.model.dimension)
             encoding = request.codec
-        answer = write_answer(version.model.hash, values, missing, encoding)
-        return pb.Response(correlation=request.correlation, answer=answer)
+        response = pb.Response(correlation=request.correlation)
+        write_answer(response.answer, version.model.hash, values, missing, encoding)
+        return response
 
     def _failed(self, request: pb.Request, error: Exception) -> pb.Response:
         log.error("answering failed", extra=_named(request), exc_info=error)

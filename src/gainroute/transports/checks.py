@@ -12,10 +12,13 @@ from gainroute.errors import InputError
 from gainroute.transports.base import ModelDescription, PartyDescription, PartyRefusedError
 from gainroute.validation import SUM_TOLERANCE
 
-__all__ = ["check_codec_offered", "check_values", "find_model", "id_texts", "scatter", "split_missing"]
+__all__ = ["NOTHING", "check_codec_offered", "check_values", "find_model", "id_texts", "scatter", "split_missing"]
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
+
+NOTHING: Rows = np.zeros(0, np.int64)
+FEW = 64  # numbers that Python looks through faster than numpy gets going
 
 
 def id_texts(ids: Sequence[Any]) -> list[str]:
@@ -52,8 +55,8 @@ def split_missing(values: npt.ArrayLike, rows: int, width: int) -> tuple[Floats,
     if array.shape != (rows, width):
         raise InputError(f"the model gave shape {array.shape} for {rows} ids; ({rows}, {width}) is needed")
     finite = np.isfinite(array)
-    if finite.all():
-        return array, np.zeros(0, np.int64)
+    if np.logical_and.reduce(finite, axis=None):
+        return array, NOTHING
     absent = np.isnan(array).all(axis=1)
     if not finite[~absent].all():
         row = int(np.flatnonzero(~absent & ~finite.all(axis=1))[0])
@@ -85,6 +88,10 @@ def _problem(values: Floats, *, posterior: bool) -> str | None:
         return None
     if posterior:
         # Comparisons with NaN are false, so that two passes find everything.
+        if values.size <= FEW:
+            rows = values.tolist()
+            if all(min(row) >= 0 and abs(sum(row) - 1) <= SUM_TOLERANCE for row in rows):
+                return None
         off = np.abs(np.add.reduce(values, axis=1) - 1)
         if np.minimum.reduce(values, axis=None) >= 0 and np.maximum.reduce(off) <= SUM_TOLERANCE:
             return None

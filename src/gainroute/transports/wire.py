@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gainroute.codec import decode, encode
 from gainroute.errors import GainrouteError, InputError
 from gainroute.transports.base import ModelDescription, PartyDescription, PartyRefusedError
-from gainroute.transports.checks import check_values, scatter
+from gainroute.transports.checks import NOTHING, check_values, scatter
 from gainroute.transports.proto import party_pb2 as pb
 
 __all__ = ["POSTERIOR_ENCODING", "chunks", "read_answer", "read_description", "write_answer"]
@@ -20,8 +20,6 @@ FRAMING = 1 << 12  # room for everything in a message that is neither ids nor nu
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
-
-NOTHING: Rows = np.zeros(0, np.int64)
 
 
 def chunks(ids: Sequence[str], width: int, *, max_samples: int, message_bytes: int) -> list[slice]:
@@ -54,10 +52,15 @@ def chunks(ids: Sequence[str], width: int, *, max_samples: int, message_bytes: i
 # ---- the party's side -------------------------------------------------------------------------------
 
 
-def write_answer(model: str, values: Floats, missing: Rows, encoding: str) -> pb.Answer:
-    """An answer as a message: raw bytes, and the positions of what is missing."""
-    tensor = pb.Tensor(shape=values.shape, encoding=encoding, data=encode(values, encoding))
-    return pb.Answer(model=model, missing=missing.tolist(), values=tensor)
+def write_answer(answer: pb.Answer, model: str, values: Floats, missing: Rows, encoding: str) -> None:
+    """Fill an answer in: raw bytes, and the positions of what is missing."""
+    answer.model = model
+    if len(missing):
+        answer.missing.extend(missing.tolist())
+    tensor = answer.values
+    tensor.shape.extend(values.shape)
+    tensor.encoding = encoding
+    tensor.data = encode(values, encoding)
 
 
 # ---- the coordinator's side -------------------------------------------------------------------------
