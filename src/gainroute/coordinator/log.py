@@ -14,7 +14,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import repeat
@@ -25,17 +25,21 @@ import numpy as np
 
 from gainroute.coordinator.errors import LogFailedError
 from gainroute.coordinator.outcome import Outcome
-from gainroute.coordinator.schema import BUSY_MS, COLUMNS, connect, migrate, prepare
+from gainroute.coordinator.schema import BUSY_SECONDS, COLUMNS, connect, migrate, prepare
 from gainroute.coordinator.settings import LogSettings
 from gainroute.errors import DataError, SettingError
 
-__all__ = ["DecisionLog", "Entry", "rows_of"]
+__all__ = ["DecisionLog", "Entry", "insert_rows", "rows_of"]
 
 T = TypeVar("T")
 log = logging.getLogger("gainroute.coordinator")
 
-INSERT = f"INSERT INTO decisions ({','.join(COLUMNS)}) VALUES ({','.join('?' * len(COLUMNS))})"  # noqa: S608 (names of ours)
+# Rows are inserted many at once: the writer gives the interpreter up at every statement, and has to queue for it again.
+TOGETHER = (64, 8, 1)
+ROW = f"({','.join('?' * len(COLUMNS))})"
+INSERT = {n: f"INSERT INTO decisions ({','.join(COLUMNS)}) VALUES {','.join([ROW] * n)}" for n in TOGETHER}  # noqa: S608 (names of ours)
 MAX_GROUP = 256
+RETRY_SECONDS = 0.01  # between two looks whether another program has finished writing
 FAST_SECONDS = 0.002  # what a commit may take, of late, for the event loop to wait for it
 MEMORY = 0.2  # weight of the last commit in "of late": after a hang of a second, some thirty fast ones are needed
 
@@ -103,6 +107,7 @@ class DecisionLog:
         try:
             migrate(connection, str(self.path))
             prepare(connection, str(self.path))
+            connection.execute("PRAGMA busy_timeout=0")  # from here on `_begin` waits, where there is time to
         except BaseException:
             connection.close()
             raise
@@ -133,9 +138,7 @@ class DecisionLog:
         keep = self._settings.posteriors
 
         def insert(connection: sqlite3.Connection) -> None:
-            # Closed here: a cursor that another thread lets go of resets a statement this one may be using.
-            with closing(connection.cursor()) as cursor:
-                cursor.executemany(INSERT, rows_of(entry, keep))
+            insert_rows(connection, list(rows_of(entry, keep)))
 
         return self._submit(insert, alone=False, may_wait=may_wait)
 
@@ -175,24 +178,14 @@ class DecisionLog:
         if not self._committing.acquire(blocking=False):
             return False
         try:
-            if not self._begin_at_once():
+            try:
+                self._begin()
+            except sqlite3.Error:  # another program writes: the writer can wait for it, the loop cannot
                 return False
             results = self._attempt([job])
         finally:
             self._committing.release()
         _settle([(job, results[0])])
-        return True
-
-    def _begin_at_once(self) -> bool:
-        """Begin a transaction, unless another program is in one; the writer can wait for it, the loop cannot."""
-        try:
-            self._connection.execute("PRAGMA busy_timeout=0")
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-            finally:
-                self._connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
-        except sqlite3.Error:  # the writer meets it again, and tells
-            return False
         return True
 
     # ---- in the writer's thread -----------------------------------------------------------------
@@ -234,7 +227,7 @@ class DecisionLog:
         began = time.perf_counter()
         try:
             if not self._connection.in_transaction:
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._begin(BUSY_SECONDS)
             results = [job.work(self._connection) for job in group]
             if self.alongside is not None and not group[0].alone:
                 self.alongside(self._connection)
@@ -254,6 +247,19 @@ class DecisionLog:
         finally:
             self._seconds += MEMORY * (time.perf_counter() - began - self._seconds)
         return results
+
+    def _begin(self, patience: float = 0.0) -> None:
+        """Begin a transaction; where another program is in one, wait for it so many seconds."""
+        until = time.monotonic() + patience
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:  # noqa: PERF203 (once, as a rule)
+                if "locked" not in str(error) or time.monotonic() >= until:
+                    raise
+                time.sleep(RETRY_SECONDS)
+            else:
+                return
 
     def _undo(self) -> None:
         try:
@@ -320,6 +326,17 @@ def _lock(path: Path) -> IO[bytes]:
     return file
 
 
+def insert_rows(connection: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+    """Insert decisions, each in the order of `COLUMNS`."""
+    # Closed here: a cursor that another thread lets go of resets a statement this one may be using.
+    with closing(connection.cursor()) as cursor:
+        at = 0
+        for n in TOGETHER:
+            while at + n <= len(rows):
+                cursor.execute(INSERT[n], [value for row in rows[at : at + n] for value in row])
+                at += n
+
+
 def rows_of(entry: Entry, posteriors: bool = True) -> Iterator[tuple[Any, ...]]:
     """The rows of a request, in the order of `COLUMNS`."""
     out = entry.outcome
@@ -328,9 +345,9 @@ def rows_of(entry: Entry, posteriors: bool = True) -> Iterator[tuple[Any, ...]]:
     threshold: Iterable[Any] = repeat(out.version.router.threshold_)
     explored: Iterable[Any] = repeat(None)
     capped: Iterable[Any] = repeat(0)
-    probability = out.wanted.astype(np.float64)
+    probability: Iterable[Any] = map(float, out.wanted.tolist())
     if held is not None:
-        threshold, probability, capped = held.threshold.tolist(), held.probability, held.capped.tolist()
+        threshold, probability, capped = held.threshold.tolist(), held.probability.tolist(), held.capped.tolist()
         explored = held.explored.tolist() if held.explores else explored
     nothing: list[Any] = [None] * n
     local = pooled = strong = nothing
@@ -342,10 +359,10 @@ def rows_of(entry: Entry, posteriors: bool = True) -> Iterator[tuple[Any, ...]]:
             found = _blobs(out.strong_posterior)
             strong = [blob if there else None for blob, there in zip(found, answered, strict=True)]
     strong_prediction = [None if s < 0 else s for s in out.strong.tolist()]
-    size = np.rint(out.bytes).astype(np.int64).tolist()
+    size = map(round, out.bytes.tolist())
     return zip(
         range(entry.first, entry.first + n), out.ids, repeat(entry.request_id), repeat(entry.time), local, pooled,
-        strong, out.score.tolist(), threshold, probability.tolist(), out.route,
+        strong, out.score.tolist(), threshold, probability, out.route,
         out.label.tolist(), out.weak.tolist(), strong_prediction, repeat(router), size, repeat(entry.latency),
         explored, capped,
         strict=False,  # what repeats has no end

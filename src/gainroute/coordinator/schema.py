@@ -14,7 +14,7 @@ from pathlib import Path
 from gainroute.errors import ArtifactVersionError
 
 __all__ = [
-    "BUSY_MS",
+    "BUSY_SECONDS",
     "COLUMNS",
     "JOURNAL_PAGES",
     "MIGRATIONS",
@@ -83,7 +83,7 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
-BUSY_MS = 10_000  # how long a write waits for another program's
+BUSY_SECONDS = 10.0  # how long a write waits for another program's
 JOURNAL_PAGES = 4000  # after which SQLite empties the journal into the file, and begins it again
 
 COLUMNS = (
@@ -115,7 +115,7 @@ def sequence(name: str) -> int | None:
 
 def connect(path: str, *, max_bytes: int = 0) -> sqlite3.Connection:
     """Open a log for writing: WAL, every commit on disk, what is deleted overwritten."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1e3)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON",
                        f"wal_autocheckpoint={JOURNAL_PAGES}"):  # fmt: skip
