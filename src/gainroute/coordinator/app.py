@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from gainroute.coordinator.admin import admin_routes
 from gainroute.coordinator.dashboard import dashboard_routes
@@ -18,7 +19,7 @@ from gainroute.coordinator.docs_page import docs_page
 from gainroute.coordinator.errors import BadRequestError, NotFoundError
 from gainroute.coordinator.feedback import feedback_routes
 from gainroute.coordinator.http import error_response, json_response
-from gainroute.coordinator.inference_routes import add_inference
+from gainroute.coordinator.inference_routes import ShortWay, add_inference
 from gainroute.coordinator.metrics import CONTENT_TYPE
 from gainroute.coordinator.security import Doorkeeper
 from gainroute.coordinator.service import Coordinator
@@ -46,8 +47,8 @@ ERROR_SCHEMA = {
 }
 
 
-def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
-    """Build the app.
+def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
+    """Build the app: the doorkeeper, the short way, and the framework behind them.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    add_inference(app, coordinator)
+    infer = add_inference(app, coordinator)
     app.include_router(feedback_routes(coordinator))
     app.include_router(status_routes(coordinator))
     app.include_router(admin_routes(coordinator))
@@ -102,8 +103,7 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> FastAPI:
     app.add_exception_handler(GainrouteError, _gainroute_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_middleware(Doorkeeper, settings=coordinator.settings)
-    return app
+    return Doorkeeper(ShortWay(app, infer), coordinator.settings)
 
 
 # ---- errors ---------------------------------------------------------------------------------------------

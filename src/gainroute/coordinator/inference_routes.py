@@ -20,7 +20,9 @@ from gainroute.coordinator.service import Answered, Coordinator
 from gainroute.coordinator.v2 import HEADER, Tensor, model_metadata, parse_request, write_response
 from gainroute.errors import GainrouteError
 
-__all__ = ["add_inference"]
+__all__ = ["ShortWay", "add_inference"]
+
+Infer = Callable[[Request], Awaitable[Response]]
 
 EXAMPLE = {"inputs": [{"name": "id", "shape": [2], "datatype": "BYTES", "data": ["sample-1", "sample-2"]}]}
 BIGGEST = float(np.finfo(np.float32).max)
@@ -30,7 +32,7 @@ INFER = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?
 
 
 class ShortWay:
-    """Leads inference past the framework's routing, which costs more than reading the request does.
+    """Leads inference past the framework, which costs more than reading the request does.
 
     The route is known to the framework all the same: that documents it, and answers other methods.
 
@@ -42,7 +44,7 @@ class ShortWay:
         The endpoint.
     """
 
-    def __init__(self, app: ASGIApp, infer: Callable[[Request], Awaitable[Response]]) -> None:
+    def __init__(self, app: ASGIApp, infer: Infer) -> None:
         self._app, self._infer = app, infer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,8 +61,8 @@ class ShortWay:
         await response(scope, receive, send)
 
 
-def add_inference(app: FastAPI, coordinator: Coordinator) -> None:
-    """Health, metadata, inference."""
+def add_inference(app: FastAPI, coordinator: Coordinator) -> Infer:
+    """Add health, metadata and inference; returns the endpoint of the last, for the short way."""
     routes = APIRouter(prefix="/v2", tags=["inference"])
     settings = coordinator.settings
     body = {"content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE}}, "required": True}
@@ -144,7 +146,7 @@ def add_inference(app: FastAPI, coordinator: Coordinator) -> None:
             openapi_extra={"requestBody": body, "parameters": told},
         )  # fmt: skip
     app.include_router(routes)
-    app.add_middleware(ShortWay, infer=infer)
+    return infer
 
 
 def _tensor(answered: Answered, name: str) -> Tensor:
