@@ -101,16 +101,13 @@ async def predict_two_round_async(
 
 def round_one(router: Router, posteriors: Sequence[npt.NDArray[Any]] | npt.NDArray[Any]) -> Decision:
     """Pool what the parties sent, score it, decide. A row of NaN says that the party lacks the sample."""
-    shapes = {p.shape for p in posteriors}
-    if len(shapes) != 1:
-        raise ShapeError(
-            f"the parties' posteriors have shapes {sorted(map(str, shapes))}; all must answer the same samples and "
-            "classes"
-        )
-    local = posteriors if isinstance(posteriors, np.ndarray) else np.stack(posteriors)
-    blank = np.isnan(local)
-    if not blank.any():
+    local = posteriors if isinstance(posteriors, np.ndarray) else _stacked(posteriors)
+    try:
         return router.route(local)
+    except PosteriorError:  # NaN are no posteriors: they are looked for only where something was found wrong
+        blank = np.isnan(local)
+        if not blank.any():
+            raise
     present = ~blank.all(axis=-1)
     if (blank.any(axis=-1) & present).any():
         party, row = (int(i) for i in np.argwhere(blank.any(axis=-1) & present)[0])
@@ -118,6 +115,16 @@ def round_one(router: Router, posteriors: Sequence[npt.NDArray[Any]] | npt.NDArr
             f"party {party}, row {row} mixes NaN with numbers; a sample it lacks is a whole row of NaN"
         )
     return router.route(local, present=present)
+
+
+def _stacked(posteriors: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    shapes = {p.shape for p in posteriors}
+    if len(shapes) != 1:
+        raise ShapeError(
+            f"the parties' posteriors have shapes {sorted(map(str, shapes))}; all must answer the same samples and "
+            "classes"
+        )
+    return np.stack(posteriors)
 
 
 def round_two(router: Router, decision: Decision, embeddings: Sequence[npt.NDArray[Any]], fuse: Fuse) -> Answer:

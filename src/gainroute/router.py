@@ -249,9 +249,12 @@ class Router(Settings):
                 yield scores_of(self._road.score, at), at.weak_prediction, at.pooled, at.calibrated
 
         score, answer, pooled, calibrated = collect(blocks(), n)
-        incomplete = np.zeros(n, dtype=bool) if mask is None else np.logical_not(np.all(mask, axis=0))
+        escalated, incomplete = escalate(score, self.threshold_), np.zeros(n, dtype=bool)
+        if mask is not None:
+            incomplete = np.logical_not(np.all(mask, axis=0))
+            escalated &= ~incomplete
         return Decision(
-            escalate=escalate(score, self.threshold_) & ~incomplete,
+            escalate=escalated,
             score=score,
             weak_prediction=Labels(self.n_classes_, self.classes).decode(answer),
             pooled=pooled,
