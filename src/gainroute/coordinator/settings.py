@@ -156,20 +156,21 @@ class BatchingSettings:
         How long the first request of a batch waits for others while a slot is free. While none is, requests gather
         anyway, so that 0 batches under load and costs nothing without.
     slots
-        Batches in Round 1 at once, and as many in Round 2.
+        Batches in Round 1 at once, and as many in Round 2. Two keep the parties busy: while they work on one, the next
+        is there already. More make batches smaller, which costs more than it gains unless parties are far away.
     max_queued
         Samples taken on and not yet answered; beyond it the answer is 503.
     """
 
     max_batch: int = 1024
     max_wait_ms: float = 0.0
-    slots: int = 4
+    slots: int = 2
     max_queued: int = 16384
 
     def __post_init__(self) -> None:
         at_least(self.max_batch, 1, "batching: max_batch", "1024 is a good choice")
         at_least(self.max_wait_ms, 0, "batching: max_wait_ms", "0 sends at once")
-        at_least(self.slots, 1, "batching: slots", "4 is a good choice")
+        at_least(self.slots, 1, "batching: slots", "2 is a good choice")
         at_least(self.max_queued, self.max_batch, "batching: max_queued", "a whole batch must find room")
 
 
