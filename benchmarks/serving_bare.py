@@ -1,9 +1,10 @@
 """What one would write instead, in a hundred lines: a FastAPI endpoint, and parties on bare grpc.aio streams.
 
-`python -m benchmarks.serving_bare party FOLDER` serves a stub, `… front FOLDER ADDRESS…` the endpoint. It fans out
-over one mutual-TLS stream a party, means the posteriors, and answers JSON. It has no batching, deadline, router, check
-of what arrives, identity beyond the CA's signature, reconnection, audit, metrics or decision log: that is what the
-coordinator adds, and what the ratios price.
+`python -m benchmarks.serving_bare party PACE FOLDER` serves a stub, `… front PACE FOLDER ADDRESS…` the endpoint. The
+pace is "plain", what `pip install fastapi uvicorn grpcio` runs with, or "fast": uvloop and httptools, as the
+coordinator has them. It fans out over one mutual-TLS stream a party, means the posteriors, and answers JSON. It has no
+batching, deadline, router, check of what arrives, identity beyond the CA's signature, reconnection, audit, metrics or
+decision log: that is what the coordinator adds, and what the ratios price.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import grpc
 import numpy as np
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 from grpc import aio
 from pydantic import BaseModel
@@ -106,7 +108,7 @@ class _Peer:
             self._waiting.popleft().set_result(response)
 
 
-async def front(folder: Path, addresses: list[str]) -> None:
+async def front(pace: str, folder: Path, addresses: list[str]) -> None:
     """Serve the endpoint."""
     names = [Identity("party", name).dns for name in NAMES]
     peers = [_Peer(address, name, folder) for address, name in zip(addresses, names, strict=True)]
@@ -122,11 +124,13 @@ async def front(folder: Path, addresses: list[str]) -> None:
     listening.bind(("127.0.0.1", 0))
     listening.listen()
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False,
-                            proxy_headers=False, timeout_keep_alive=30)  # fmt: skip
+                            proxy_headers=False, timeout_keep_alive=30,
+                            http="httptools" if pace == "fast" else "h11")  # fmt: skip
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     await uvicorn.Server(config).serve(sockets=[listening])
 
 
 if __name__ == "__main__":
-    kind, home, *rest = sys.argv[1:]
-    asyncio.run(party(Path(home)) if kind == "party" else front(Path(home), rest))
+    kind, chosen, home, *rest = sys.argv[1:]
+    run = uvloop.run if chosen == "fast" else asyncio.run
+    run(party(Path(home)) if kind == "party" else front(chosen, Path(home), rest))
