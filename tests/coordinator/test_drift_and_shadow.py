@@ -426,7 +426,7 @@ def test_from_drift_to_a_new_router_and_back_without_a_failed_or_mixed_answer(fe
     assert comparison["low"] <= comparison["difference"] <= comparison["high"]
     assert comparison["verdict"] in ("better", "undecided", "worse")
     assert told["shadow_loaded"] == 1
-    assert told["shadow_agreement"] == pytest.approx(shadow["agreement"])
+    assert told["shadow_agreement"] == pytest.approx(shadow["agreement"], abs=0.05)  # clients go on between the two
     assert told["shadow_difference_low"] == pytest.approx(comparison["low"])
     # The new router has a monitor of its own; the old one's alarm comes back with the old one.
     assert after["version"] == status["version"] == swapped["version"]
