@@ -75,7 +75,7 @@ class DenyList:
 
 
 class Access:
-    """Decides whether a certificate's holder is answered; asked at every request, not only at connection.
+    """Decides whether a certificate's holder is answered: at connection, and again at every request.
 
     Parameters
     ----------
@@ -106,11 +106,16 @@ class Access:
             raise AccessDeniedError(f"{who.role} {who.name!r} is not a coordinator, and only those are answered", info)
         if who.name not in self._coordinators:
             raise AccessDeniedError(f"coordinator {who.name!r} is not among those this party answers", info)
+        caller = Caller(who.name, info.fingerprint)
+        self.recheck(caller, info)
+        return caller
+
+    def recheck(self, caller: Caller, info: CertificateInfo) -> None:
+        """Look at what may have changed since `admit`: the deny-list, and the time."""
         if self._deny_list is not None and info.fingerprint in self._deny_list:
-            raise AccessDeniedError(f"the certificate of coordinator {who.name!r} is on the deny-list", info)
+            raise AccessDeniedError(f"the certificate of coordinator {caller.name!r} is on the deny-list", info)
         if not info.not_before <= self._now() < info.not_after:
-            raise AccessDeniedError(f"the certificate of coordinator {who.name!r} has expired", info)
-        return Caller(who.name, info.fingerprint)
+            raise AccessDeniedError(f"the certificate of coordinator {caller.name!r} has expired", info)
 
 
 def peer_certificate(context: Any) -> CertificateInfo:

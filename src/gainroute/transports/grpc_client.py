@@ -23,7 +23,7 @@ from gainroute.transports.base import (
 from gainroute.transports.certificates import CertificateFiles, Identity
 from gainroute.transports.checks import check_codec_offered, find_model, id_texts
 from gainroute.transports.credentials import ReloadingCertificate
-from gainroute.transports.grpc_session import ClientOptions, Session, failure_error
+from gainroute.transports.grpc_session import ClientOptions, Session, Terms, failure_error
 from gainroute.transports.proto import party_pb2 as pb
 from gainroute.transports.wire import POSTERIOR_ENCODING, chunks, read_answer
 
@@ -118,10 +118,13 @@ class GrpcConnection:
     def _asked(self, ask: pb.Request, ids: Sequence[Any]) -> Awaitable[Reply]:
         """Send at once where there is nothing to wait for: the usual case, on every request's way, takes no task."""
         session = self._session
-        if session is None or session.ended.done() or not _knows(session.description, ask.model):
+        if session is None or session.ended.done():
+            return self._ask_later(ask, ids)
+        terms = session.terms.get((ask.round, ask.model, ask.codec))
+        if terms is None:
             return self._ask_later(ask, ids)
         try:
-            return self._send(session, ask, ids)
+            return self._send(session, terms, ask, ids)
         except PartyError as error:
             return _failed(error)
 
@@ -130,27 +133,36 @@ class GrpcConnection:
         session = await self._connected()
         if not _knows(session.description, ask.model):
             await session.describe(self._options.connect_timeout)
-        return await self._send(session, ask, ids)
+        terms = session.terms[ask.round, ask.model, ask.codec] = self._terms(session, ask)
+        return await self._send(session, terms, ask, ids)
 
-    def _send(self, session: Session, ask: pb.Request, ids: Sequence[Any]) -> Awaitable[Reply]:
-        width, encoding = _due(session, ask)
-        told = session.told
+    def _terms(self, session: Session, ask: pb.Request) -> Terms:
+        """What an answer to such a request must be."""
+        description, told = session.description, session.told
+        if description is None:
+            raise PartyUnavailableError(session.party, "it has not described itself yet")
+        model = find_model(description, ask.model)
+        longest = min(told.max_message_bytes or DEFAULT_MESSAGE_BYTES, self._options.max_message_bytes)
+        if ask.round == pb.ROUND_POSTERIORS:
+            return Terms(len(description.classes), POSTERIOR_ENCODING, True, told.max_samples, longest)
+        check_codec_offered(description, ask.codec)
+        return Terms(model.dimension, ask.codec, False, told.max_samples, longest)
+
+    def _send(self, session: Session, terms: Terms, ask: pb.Request, ids: Sequence[Any]) -> Awaitable[Reply]:
         try:
             texts = id_texts(ids)
-            longest = min(told.max_message_bytes or DEFAULT_MESSAGE_BYTES, self._options.max_message_bytes)
-            parts = chunks(texts, width, max_samples=told.max_samples, message_bytes=longest)
+            parts = chunks(texts, terms.width, max_samples=terms.max_samples, message_bytes=terms.message_bytes)
             if len(parts) > 1:
-                return _joined([self._part(session, _copy(ask), texts[part], width, encoding) for part in parts])
+                return _joined([self._part(session, terms, _copy(ask), texts[part]) for part in parts])
             if not texts:
-                return _nothing(width)
-            return self._part(session, ask, texts, width, encoding)
+                return _nothing(terms.width)
+            return self._part(session, terms, ask, texts)
         except (InputError, UnicodeEncodeError) as error:
             raise PartyRefusedError(self._name, f"an id is not valid: {error}") from error
 
-    def _part(
-        self, session: Session, ask: pb.Request, ids: list[str], width: int, encoding: str
-    ) -> asyncio.Future[Reply]:
+    def _part(self, session: Session, terms: Terms, ask: pb.Request, ids: list[str]) -> asyncio.Future[Reply]:
         ask.ids.extend(ids)
+        model, rows = ask.model, len(ids)
 
         def read(response: pb.Response) -> Reply:
             kind = response.WhichOneof("result")
@@ -158,12 +170,12 @@ class GrpcConnection:
                 raise failure_error(self._name, response.failure)
             if kind != "answer":
                 raise PartyRefusedError(self._name, "it answered with neither an answer nor a failure")
-            posterior = ask.round == pb.ROUND_POSTERIORS
+            answer = response.answer
             values = read_answer(
-                self._name, response.answer, model=ask.model, rows=len(ids), width=width, encoding=encoding,
-                posterior=posterior,
+                self._name, answer, model=model, rows=rows, width=terms.width, encoding=terms.encoding,
+                posterior=terms.posterior,
             )  # fmt: skip
-            return Reply(values, len(response.answer.values.data))
+            return Reply(values, len(answer.values.data))
 
         return session.send(ask, read)
 
@@ -248,18 +260,6 @@ class GrpcConnection:
 
 def _knows(description: PartyDescription | None, model: str) -> bool:
     return description is not None and any(found.hash == model for found in description.models)
-
-
-def _due(session: Session, ask: pb.Request) -> tuple[int, str]:
-    """Numbers a row, and their encoding, that an answer must have."""
-    description = session.description
-    if description is None:
-        raise PartyUnavailableError(session.party, "it has not described itself yet")
-    model = find_model(description, ask.model)
-    if ask.round == pb.ROUND_POSTERIORS:
-        return len(description.classes), POSTERIOR_ENCODING
-    check_codec_offered(description, ask.codec)
-    return model.dimension, ask.codec
 
 
 async def _joined(parts: Sequence[asyncio.Future[Reply]]) -> Reply:

@@ -100,11 +100,12 @@ class _Servicer(party_pb2_grpc.PartyServicer):  # type: ignore[misc]  # generate
 
     async def _read(self, requests: AsyncIterator[pb.Request], context: Any, stream: _Stream) -> None:
         certificate = peer_certificate(context)
+        caller = self._access.admit(certificate)
         async for request in requests:
             if request.cancel:
                 stream.forget(request.correlation)
                 continue
-            caller = self._access.admit(certificate)
+            self._access.recheck(caller, certificate)
             if self.leaving.is_set():
                 await stream.write(failure(request, pb.Failure.CODE_UNAVAILABLE, "the party is shutting down"))
                 continue

@@ -18,7 +18,7 @@ from gainroute.transports.proto import party_pb2 as pb
 from gainroute.transports.proto import party_pb2_grpc
 from gainroute.transports.wire import read_description
 
-__all__ = ["ClientOptions", "Session", "failure_error", "rpc_error"]
+__all__ = ["ClientOptions", "Session", "Terms", "failure_error", "rpc_error"]
 
 T = TypeVar("T")
 
@@ -79,6 +79,17 @@ def failure_error(party: str, failure: pb.Failure) -> PartyError:
     return PartyRefusedError(party, failure.message)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What an answer must be: numbers a row, their encoding, posteriors or not; and how much a message may hold."""
+
+    width: int
+    encoding: str
+    posterior: bool
+    max_samples: int
+    message_bytes: int
+
+
 class _Waiting(asyncio.Future[Any]):
     """Stands for the answer to one request. Cancelled, it tells the party, and disturbs nobody else's answer.
 
@@ -119,6 +130,7 @@ class Session:
         self.party = party
         self.told = pb.DescribeReply()
         self.description: PartyDescription | None = None
+        self.terms: dict[tuple[int, str, str], Terms] = {}  # by round, model and codec, as last described
         self.ended: asyncio.Future[PartyError] = asyncio.get_running_loop().create_future()
         self._channel = channel
         self._stub = party_pb2_grpc.PartyStub(channel)
@@ -170,6 +182,7 @@ class Session:
         except aio.AioRpcError as error:
             raise rpc_error(self.party, error) from error
         self.description = read_description(self.party, self.told)
+        self.terms = {}
         return self.description
 
     def send(self, request: pb.Request, read: Callable[[pb.Response], T]) -> asyncio.Future[T]:

@@ -55,7 +55,7 @@ class TextIds:
     def _ask(self, ask: Any, ids: Sequence[str], width: int) -> npt.ArrayLike:
         own = self._own
         if own is None:
-            return np.asarray(ask(list(ids)))
+            return np.asarray(ask(ids))
         there = [i for i, text in enumerate(ids) if text in own]
         if len(there) == len(ids):
             return np.asarray(ask([own[text] for text in ids]))
