@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 import gainroute as gr
 from gainroute.cli import app
 from gainroute.coordinator.fusion import file_hash
-from gainroute.coordinator.log import insert_rows
 from gainroute.coordinator.records import give_feedback
-from gainroute.coordinator.schema import COLUMNS, connect, decision_id, migrate
+from gainroute.coordinator.rows import insert_rows
+from gainroute.coordinator.schema import connect, decision_id, migrate
 from synthetic import World, world
 
 
@@ -53,7 +53,7 @@ def _write(
                 "router": file_hash(artifact), "bytes": 0, "latency": 0.0,
                 "explored": int(decision.explored[i]) if explore else None, "capped": 0,
             }  # fmt: skip
-            insert_rows(connection, [[row[c] for c in COLUMNS]])
+            insert_rows(connection, {name: [value] for name, value in row.items()})
             if told[i]:
                 give_feedback(connection, int(now.labels[i]), "test", decision=decision_id(i + 1))
         connection.execute("COMMIT")

@@ -15,9 +15,10 @@ from fake_federation import ADMIN, IDS, N, eventually, federation, running
 
 import gainroute as gr
 from gainroute.coordinator.fusion import file_hash
-from gainroute.coordinator.log import DecisionLog, insert_rows
+from gainroute.coordinator.log import DecisionLog
 from gainroute.coordinator.log_reading import read_decisions
 from gainroute.coordinator.records import delete_before, get_state, put_state
+from gainroute.coordinator.rows import insert_rows
 from gainroute.coordinator.schema import COLUMNS, JOURNAL_PAGES, MIGRATIONS, connect, migrate
 from gainroute.coordinator.settings import LogSettings
 from gainroute.errors import ArtifactVersionError, DataError, SettingError
@@ -228,13 +229,16 @@ def test_or_it_answers_and_marks(fed):
 
 @pytest.mark.parametrize("n", [1, 7, 8, 63, 64, 65, 137])
 def test_any_number_of_rows_is_written_whole_and_in_order(tmp_path, n):
+    own = {"seq": list(range(n)), "sample_id": [f"s{i}" for i in range(n)], "strong": [None, *[b"s"] * (n - 1)]}
+    shared = {"request_id": "r", "time": 1.0, "local": b"l", "pooled": b"p", "score": 0.5, "threshold": 0.1,
+              "probability": 1.0, "route": "round1", "label": 2, "weak_prediction": 2, "router": "h", "bytes": 9,
+              "latency": 0.1, "capped": 0}  # fmt: skip
     with closing(connect(str(tmp_path / "log.sqlite"))) as connection:
         migrate(connection, "log.sqlite")
-        rows = [[i, f"s{i}", "r", 1.0, b"l", b"p", None, 0.5, 0.1, 1.0, "round1", i, i, None, "h", 9, 0.1, None, 0]
-                for i in range(n)]  # fmt: skip
-        insert_rows(connection, rows)
+        insert_rows(connection, shared | own)
         found = connection.execute(f"SELECT {','.join(COLUMNS)} FROM decisions ORDER BY rowid").fetchall()  # noqa: S608
-    assert found == [tuple(row) for row in rows]
+    everywhere = shared | {"strong_prediction": None, "explored": None}
+    assert found == [tuple(own[c][i] if c in own else everywhere[c] for c in COLUMNS) for i in range(n)]
 
 
 def test_one_bad_row_does_not_take_others_down(tmp_path):

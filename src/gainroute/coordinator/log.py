@@ -14,45 +14,26 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-import numpy as np
-
 from gainroute.coordinator.errors import LogFailedError
-from gainroute.coordinator.outcome import Outcome
-from gainroute.coordinator.schema import BUSY_SECONDS, COLUMNS, connect, migrate, prepare
+from gainroute.coordinator.rows import Entry, columns_of, insert_rows
+from gainroute.coordinator.schema import BUSY_SECONDS, connect, migrate, prepare
 from gainroute.coordinator.settings import LogSettings
 from gainroute.errors import DataError, SettingError
 
-__all__ = ["DecisionLog", "Entry", "insert_rows", "rows_of"]
+__all__ = ["DecisionLog"]
 
 T = TypeVar("T")
 log = logging.getLogger("gainroute.coordinator")
 
-# Rows are inserted many at once: the writer gives the interpreter up at every statement, and has to queue for it again.
-TOGETHER = (64, 8, 1)
-ROW = f"({','.join('?' * len(COLUMNS))})"
-INSERT = {n: f"INSERT INTO decisions ({','.join(COLUMNS)}) VALUES {','.join([ROW] * n)}" for n in TOGETHER}  # noqa: S608 (names of ours)
 MAX_GROUP = 256
 RETRY_SECONDS = 0.01  # between two looks whether another program has finished writing
 FAST_SECONDS = 0.002  # what a commit may take, of late, for the event loop to wait for it
 MEMORY = 0.2  # weight of the last commit in "of late": after a hang of a second, some thirty fast ones are needed
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """The decisions of one request: what they are, the first one's number, when, for whom, and how long it took."""
-
-    outcome: Outcome
-    first: int
-    time: float
-    request_id: str
-    latency: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +119,7 @@ class DecisionLog:
         keep = self._settings.posteriors
 
         def insert(connection: sqlite3.Connection) -> None:
-            insert_rows(connection, list(rows_of(entry, keep)))
+            insert_rows(connection, columns_of(entry, keep))
 
         return self._submit(insert, alone=False, may_wait=may_wait)
 
@@ -324,52 +305,3 @@ def _lock(path: Path) -> IO[bytes]:
             f"{path}: another coordinator writes this decision log; stop it, or give each its own log.path"
         ) from None
     return file
-
-
-def insert_rows(connection: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-    """Insert decisions, each in the order of `COLUMNS`."""
-    # Closed here: a cursor that another thread lets go of resets a statement this one may be using.
-    with closing(connection.cursor()) as cursor:
-        at = 0
-        for n in TOGETHER:
-            while at + n <= len(rows):
-                cursor.execute(INSERT[n], [value for row in rows[at : at + n] for value in row])
-                at += n
-
-
-def rows_of(entry: Entry, posteriors: bool = True) -> Iterator[tuple[Any, ...]]:
-    """The rows of a request, in the order of `COLUMNS`."""
-    out = entry.outcome
-    n = len(out)
-    router, held = out.version.hash, out.controlled
-    threshold: Iterable[Any] = repeat(out.version.router.threshold_)
-    explored: Iterable[Any] = repeat(None)
-    capped: Iterable[Any] = repeat(0)
-    probability: Iterable[Any] = map(float, out.wanted.tolist())
-    if held is not None:
-        threshold, probability, capped = held.threshold.tolist(), held.probability.tolist(), held.capped.tolist()
-        explored = held.explored.tolist() if held.explores else explored
-    nothing: list[Any] = [None] * n
-    local = pooled = strong = nothing
-    if posteriors:
-        local = _blobs(np.moveaxis(out.local, 0, 1))
-        pooled = _blobs(out.pooled)
-        if out.strong_posterior is not None:
-            answered = out.escalated.tolist()
-            found = _blobs(out.strong_posterior)
-            strong = [blob if there else None for blob, there in zip(found, answered, strict=True)]
-    strong_prediction = [None if s < 0 else s for s in out.strong.tolist()]
-    size = map(round, out.bytes.tolist())
-    return zip(
-        range(entry.first, entry.first + n), out.ids, repeat(entry.request_id), repeat(entry.time), local, pooled,
-        strong, out.score.tolist(), threshold, probability, out.route,
-        out.label.tolist(), out.weak.tolist(), strong_prediction, repeat(router), size, repeat(entry.latency),
-        explored, capped,
-        strict=False,  # what repeats has no end
-    )  # fmt: skip
-
-
-def _blobs(values: Any) -> list[bytes]:
-    flat = np.ascontiguousarray(values, dtype="<f4").reshape(len(values), -1)
-    data, width = flat.tobytes(), flat.shape[1] * 4
-    return [data[i : i + width] for i in range(0, len(data), width)]

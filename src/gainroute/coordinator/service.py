@@ -14,12 +14,13 @@ from gainroute.coordinator.engine import Engine
 from gainroute.coordinator.errors import CoordinatorError, LogFailedError
 from gainroute.coordinator.fusion import Fusion, load_fusion_source
 from gainroute.coordinator.handshake import class_names
-from gainroute.coordinator.log import DecisionLog, Entry
+from gainroute.coordinator.log import DecisionLog
 from gainroute.coordinator.metrics import Metrics
 from gainroute.coordinator.operating import Operator
 from gainroute.coordinator.outcome import Outcome, unlogged
 from gainroute.coordinator.parties import Parties
 from gainroute.coordinator.records import delete_before, put_state
+from gainroute.coordinator.rows import Entry
 from gainroute.coordinator.settings import CoordinatorSettings, FusionSettings
 from gainroute.coordinator.statistics import Live
 from gainroute.coordinator.version import Version
