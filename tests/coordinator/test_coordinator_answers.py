@@ -7,7 +7,7 @@ import sqlite3
 
 import numpy as np
 import pytest
-from fake_federation import CLASSES, IDS, K, M, N, federation, running
+from fake_federation import CLASSES, IDS, K, M, N, eventually, federation, running
 
 import gainroute as gr
 from gainroute.transports.base import PartyRefusedError, PartyUnavailableError
@@ -104,6 +104,44 @@ def test_requests_in_flight_share_batches_and_embeddings_are_asked_for_the_escal
     assert sum(first) == N
     assert len(first) < N / 4
     assert sum(second) == expected.escalated.sum()
+
+
+def first_rounds(fed):
+    return [n for number, n, *_ in fed.parties[0].calls if number == 1]
+
+
+def test_what_comes_while_a_batch_is_under_way_goes_together_when_it_is_back(fed):
+    for party in fed.parties:
+        party.delay = (0.2, 0.0)
+
+    async def work():
+        async with running(fed.having(batching={"max_wait_ms": 60_000.0})) as up:
+            asked = [asyncio.create_task(up.answers([IDS[0]]))]
+            await eventually(lambda: len(first_rounds(fed)) == 1)
+            for name in IDS[1:4]:
+                asked.append(asyncio.create_task(up.answers([name])))
+                await asyncio.sleep(0.01)
+            await asyncio.wait_for(asyncio.gather(*asked), 20)
+
+    run(work())
+    assert first_rounds(fed) == [1, 3]
+
+
+def test_but_it_waits_for_a_slow_batch_no_longer_than_it_is_told(fed):
+    for party in fed.parties:
+        party.delay = (1.0, 0.0)
+
+    async def work():
+        async with running(fed.having(batching={"max_wait_ms": 20.0})) as up:
+            slow = asyncio.create_task(up.answers([IDS[0]]))
+            await eventually(lambda: len(first_rounds(fed)) == 1)
+            other = asyncio.create_task(up.answers([IDS[1]]))
+            await eventually(lambda: len(first_rounds(fed)) == 2)
+            under_way = not slow.done()
+            await asyncio.gather(slow, other)
+            return under_way
+
+    assert run(work())
 
 
 def test_a_request_without_escalation_does_not_wait_for_round_two(fed):
@@ -353,7 +391,6 @@ def test_draining_answers_what_was_taken_on_and_takes_nothing_more(fed):
 
 
 def test_a_party_that_comes_late_is_waited_for_and_one_that_comes_back_is_taken_back(fed):
-    from fake_federation import eventually
 
     fed.parties[1].down = PartyUnavailableError("b", "gone")
 

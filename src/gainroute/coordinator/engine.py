@@ -127,12 +127,12 @@ class Engine:
         """Answer samples that were taken on."""
         loop = asyncio.get_running_loop()
         request = _Request(ids, request_id, loop.create_future())
-        if self.taken == len(ids) and not self._batching.max_wait_ms:  # alone: nobody to wait for, nobody to go with
+        if self.taken == len(ids):  # alone: nobody to wait for, nobody to go with
             await self._run_here(request)
             return request.answer.result()
         self._queue.append(request)
         self._queued += len(ids)
-        self._pump_soon(self._batching.max_wait_ms / 1e3)
+        self._pump_soon(self._batching.max_wait_ms / 1e3 if self._running else 0.0)
         return await request.answer
 
     async def drain(self, seconds: float) -> bool:
@@ -158,18 +158,18 @@ class Engine:
     # ---- batches --------------------------------------------------------------------------------
 
     def _pump_soon(self, wait: float = 0.0) -> None:
-        """Form batches at the end of this turn of the loop, so that requests that arrived together go together."""
-        if self._queued >= self._batching.max_batch:
-            wait = 0.0
-            if self._pumping is not None:
-                self._pumping.cancel()
-                self._pumping = None
+        """Form batches in a while, or at the end of this turn of the loop: what arrived together goes together."""
+        if self._queued >= self._batching.max_batch and self._pumping is not None:
+            self._pumping.cancel()
+            self._pumping, wait = None, 0.0
         if self._pumping is None:
             loop = asyncio.get_running_loop()
             self._pumping = loop.call_later(wait, self._pump) if wait else loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        self._pumping = None
+        if self._pumping is not None:  # a batch that has come back does not wait for the clock
+            self._pumping.cancel()
+            self._pumping = None
         while self._queue and self._running < self._batching.slots:
             batch = [self._queue.popleft()]
             n = len(batch[0].ids)

@@ -153,24 +153,24 @@ class BatchingSettings:
     max_batch
         Samples a batch, and the most that one request may ask for.
     max_wait_ms
-        How long the first request of a batch waits for others while a slot is free. While none is, requests gather
-        anyway, so that 0 batches under load and costs nothing without.
+        While a batch is in Round 1: how long the first request of the next one waits for others to go with, at most;
+        when the batch comes back, or the next one is full, it goes at once. A request that finds no other never waits.
+        Larger batches cost less a sample, so that a service under load answers sooner for it.
     slots
-        Batches in Round 1 at once, and as many in Round 2. Two keep the parties busy: while they work on one, the next
-        is there already. More make batches smaller, which costs more than it gains unless parties are far away.
+        Batches in Round 1 at once, and as many in Round 2: what keeps parties busy that are far away, or slow.
     max_queued
         Samples taken on and not yet answered; beyond it the answer is 503.
     """
 
     max_batch: int = 1024
-    max_wait_ms: float = 0.0
-    slots: int = 2
+    max_wait_ms: float = 5.0
+    slots: int = 4
     max_queued: int = 16384
 
     def __post_init__(self) -> None:
         at_least(self.max_batch, 1, "batching: max_batch", "1024 is a good choice")
         at_least(self.max_wait_ms, 0, "batching: max_wait_ms", "0 sends at once")
-        at_least(self.slots, 1, "batching: slots", "2 is a good choice")
+        at_least(self.slots, 1, "batching: slots", "4 is a good choice")
         at_least(self.max_queued, self.max_batch, "batching: max_queued", "a whole batch must find room")
 
 
