@@ -129,7 +129,7 @@ def test_what_comes_while_a_batch_is_under_way_goes_together_when_it_is_back(fed
 
 def test_but_it_waits_for_a_slow_batch_no_longer_than_it_is_told(fed):
     for party in fed.parties:
-        party.delay = (1.0, 0.0)
+        party.delay = (0.3, 0.0)
 
     async def work():
         async with running(fed.having(batching={"max_wait_ms": 20.0})) as up:
