@@ -250,6 +250,8 @@ class Engine:
                 wanted = [outcome.ids[i] for i in np.flatnonzero(decision.escalate).tolist()]
                 asked = await ask_second(self.parties, version, wanted, name, self._rounds.two_seconds)
                 self._observer.round(2, asked)
+                if asked.failed:  # nothing to fuse, and no time left to wait for a thread that would say so
+                    return answer_second(outcome, decision, asked)
             left = self._rounds.two_seconds - (0.0 if asked is None else asked.seconds)
             try:
                 fused = self._in_fusion(lambda: answer_second(outcome, decision, asked))
