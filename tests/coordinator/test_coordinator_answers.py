@@ -127,6 +127,23 @@ def test_what_comes_while_a_batch_is_under_way_goes_together_when_it_is_back(fed
     assert first_rounds(fed) == [1, 3]
 
 
+def test_a_request_that_fills_a_batch_by_itself_does_not_wait_for_others(fed):
+    for party in fed.parties:
+        party.delay = (0.3, 0.0)
+
+    async def work():
+        async with running(fed.having(batching={"max_wait_ms": 60_000.0, "max_batch": 4})) as up:
+            slow = asyncio.create_task(up.answers([IDS[0]]))
+            await eventually(lambda: len(first_rounds(fed)) == 1)
+            full = asyncio.create_task(up.answers(IDS[1:5]))
+            await eventually(lambda: len(first_rounds(fed)) == 2)
+            under_way = not slow.done()
+            await asyncio.gather(slow, full)
+            return under_way
+
+    assert run(work())
+
+
 def test_but_it_waits_for_a_slow_batch_no_longer_than_it_is_told(fed):
     for party in fed.parties:
         party.delay = (0.3, 0.0)

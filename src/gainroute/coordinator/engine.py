@@ -159,9 +159,11 @@ class Engine:
 
     def _pump_soon(self, wait: float = 0.0) -> None:
         """Form batches in a while, or at the end of this turn of the loop: what arrived together goes together."""
-        if self._queued >= self._batching.max_batch and self._pumping is not None:
-            self._pumping.cancel()
-            self._pumping, wait = None, 0.0
+        if self._queued >= self._batching.max_batch:
+            wait = 0.0
+            if self._pumping is not None:
+                self._pumping.cancel()
+                self._pumping = None
         if self._pumping is None:
             loop = asyncio.get_running_loop()
             self._pumping = loop.call_later(wait, self._pump) if wait else loop.call_soon(self._pump)
