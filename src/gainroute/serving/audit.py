@@ -87,7 +87,7 @@ class AuditLog:
         outcome
             "answered", or why not.
         """
-        # By hand, a fifth of what `json.dumps` takes: it is on the way of every answer.
+        # By hand: with `json.dumps` a line takes twice as long, and it is on the way of every answer.
         line = (
             f'{{"time": "{_stamp(self._clock())}", "coordinator": {quoted(coordinator)}, '
             f'"fingerprint": {quoted(fingerprint)}, "request_id": {quoted(request_id)}, "round": {round_:d}, '
