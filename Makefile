@@ -38,7 +38,7 @@ test: $(VENV)/.installed-dev ## run all tests (under 5 minutes)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-system: $(VENV)/.installed-system ## a real browser, PostgreSQL, a full disk (Debian: chromium, postgresql)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/system tests/serving/system_party_postgres.py
+	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/system
 
 check: test ## tests, then lint, types, import contracts and the examples in docstrings
 	@$(BIN)/ruff check .

@@ -14,7 +14,8 @@ from scipy.optimize import minimize
 
 from benchmarks.problems import posteriors
 from benchmarks.rows import Row, interleaved, row, timed
-from gainroute import _newton, evaluation, fit_dirichlet
+from gainroute import evaluation, fit_dirichlet
+from gainroute.routing import _newton
 
 __all__ = ["run"]
 

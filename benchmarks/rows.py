@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gainroute.files import write_bytes
+from gainroute._util.files import write_bytes
 
 __all__ = ["Row", "interleaved", "row", "show", "timed", "write"]
 

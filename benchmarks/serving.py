@@ -24,10 +24,10 @@ import numpy as np
 from benchmarks.rows import Row, interleaved, row, timed
 from benchmarks.serving_models import CLASSES, DIMENSION, NAMES, PARTIES, SAMPLES, ResNetParty, Stub, save_router
 from benchmarks.serving_processes import ADMIN, Client, Pool, coordinator_config, party_config, relays
-from gainroute.artifacts import load
-from gainroute.communication import communication_cost
-from gainroute.inference import round_one
-from gainroute.router import Router
+from gainroute.routing.artifacts import load
+from gainroute.routing.communication import communication_cost
+from gainroute.routing.router import Router
+from gainroute.routing.two_round import round_one
 
 __all__ = ["run"]
 

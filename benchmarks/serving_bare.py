@@ -25,8 +25,8 @@ from grpc import aio
 from pydantic import BaseModel
 
 from benchmarks.serving_models import CLASSES, NAMES, make_stub
-from gainroute.transports.certificates import Identity
-from gainroute.transports.proto import party_pb2 as pb
+from gainroute.federation.pki.certificates import Identity
+from gainroute.federation.transport.proto import party_pb2 as pb
 
 METHOD = "/bench.Party/Stream"
 

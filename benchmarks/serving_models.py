@@ -91,8 +91,8 @@ class ResNetParty:
     def __init__(self, party: int) -> None:
         import torch
 
-        from gainroute.models.encoders import ResNet18
-        from gainroute.models.local import LocalCNN
+        from gainroute.training.models.encoders import ResNet18
+        from gainroute.training.models.local import LocalCNN
 
         self.model_hash = f"resnet-{party}"
         with torch.random.fork_rng(devices=[]):
@@ -144,7 +144,7 @@ def make_resnet_fusion() -> Any:
     """A fusion head of the usual size, with random weights."""
     import torch
 
-    from gainroute.models.fusion import FusionHead
+    from gainroute.training.models.fusion import FusionHead
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 from typing_extensions import Self
 
 from benchmarks.serving_models import NAMES, VARIABLE
-from gainroute.coordinator.tokens import hash_token
-from gainroute.transports.authority import Authority
-from gainroute.transports.certificates import CertificateFiles, Identity
+from gainroute.federation.coordinator.tokens import hash_token
+from gainroute.federation.pki.authority import Authority
+from gainroute.federation.pki.certificates import CertificateFiles, Identity
 
 __all__ = ["ADMIN", "Client", "Pool", "Relay", "coordinator_config", "party_config"]
 

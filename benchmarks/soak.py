@@ -28,7 +28,7 @@ from benchmarks.soak_checks import Check, Down, Seen, judge
 from benchmarks.soak_federation import Federation, Process, StartError
 from benchmarks.soak_load import Load
 from benchmarks.soak_world import PARTIES, make_world
-from gainroute.files import write_bytes
+from gainroute._util.files import write_bytes
 
 OUT = Path("out/bench/soak.json")
 PARTY_AT = 15.0  # seconds into every minute

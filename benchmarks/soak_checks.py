@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from benchmarks.soak_load import Answered, Load
 from benchmarks.soak_world import PARTIES, Expected, World
-from gainroute.coordinator.records import latest
+from gainroute.federation.coordinator.decision_log.store import latest
 
 __all__ = ["Check", "Down", "Seen", "judge"]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import gainroute as gr
 from benchmarks.problems import posteriors
-from gainroute.serving.columns import write_columns
+from gainroute.io.party_answers import write_columns
 
 __all__ = ["CODEC", "MODEL", "PARTIES", "Expected", "World", "make_fusion", "make_world"]
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.rows import Row, interleaved, row, timed
-from gainroute.models.encoders import ResNet18
-from gainroute.models.fusion import FusionHead
+from gainroute.training.models.encoders import ResNet18
+from gainroute.training.models.fusion import FusionHead
 from gainroute.training.optimise import seeded
 from gainroute.training.settings import VflSettings
-from gainroute.training.split import FusionServer, InProcessParty
+from gainroute.training.split_learning import FusionServer, InProcessParty
 from gainroute.training.views import TrainingView, place, to_tensor
 
 __all__ = ["run"]

@@ -57,7 +57,7 @@ def make_party(views):
 
 def set_up(folder, name, x, authority):
     """One organisation's machine: its view, its certificate, its settings."""
-    from gainroute.transports.certificates import Identity
+    from gainroute.federation.pki.certificates import Identity
 
     home = folder / name
     files = authority.issue(Identity("party", name), home)
@@ -81,8 +81,8 @@ def toml(value):
 
 
 async def coordinate(addresses, files, ids, y):
-    from gainroute.transports.adapter import ConnectedParty
-    from gainroute.transports.grpc_client import GrpcConnection
+    from gainroute.federation.transport.adapter import ConnectedParty
+    from gainroute.federation.transport.grpc_client import GrpcConnection
 
     connections = [GrpcConnection(name, address, files) for name, address in addresses.items()]
     for told in await asyncio.gather(*(connection.describe() for connection in connections)):
@@ -109,8 +109,8 @@ async def coordinate(addresses, files, ids, y):
 
 
 def main():
-    from gainroute.transports.authority import Authority
-    from gainroute.transports.certificates import Identity
+    from gainroute.federation.pki.authority import Authority
+    from gainroute.federation.pki.certificates import Identity
 
     digits = load_digits()
     order = np.random.default_rng(1).permutation(len(digits.target))

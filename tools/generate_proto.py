@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
-PROTO = Path("gainroute/transports/proto/party.proto")
+PROTO = Path("gainroute/federation/transport/proto/party.proto")
 GENERATED = ("party_pb2.py", "party_pb2.pyi", "party_pb2_grpc.py")
 EXPORTED = {
     "party_pb2.py": (

@@ -6,10 +6,16 @@
 
 from gainroute import errors, evaluation
 from gainroute._version import __version__
-from gainroute.artifacts import load, save
-from gainroute.bucket import TokenBucket
-from gainroute.budget import BudgetController, ControlledDecision
-from gainroute.calibration import (
+from gainroute.control.budget import BudgetController, ControlledDecision
+from gainroute.control.drift import DriftMonitor
+from gainroute.control.drift_report import DriftReport
+from gainroute.control.logged_decisions import LoggedDecisions
+from gainroute.control.recalibrate import recalibrate
+from gainroute.control.shadow import ShadowComparison, compare_shadow
+from gainroute.control.token_bucket import TokenBucket
+from gainroute.errors import GainrouteError, GainrouteWarning
+from gainroute.routing.artifacts import load, save
+from gainroute.routing.calibrate import (
     DirichletCalibrator,
     IdentityCalibrator,
     TemperatureCalibrator,
@@ -17,22 +23,15 @@ from gainroute.calibration import (
     fit_temperature,
     identity_calibration,
 )
-from gainroute.communication import communication_cost
-from gainroute.decision import calibration_threshold, certified_threshold
-from gainroute.drift import DriftMonitor
-from gainroute.drift_report import DriftReport
-from gainroute.errors import GainrouteError, GainrouteWarning
-from gainroute.gain import Explanation, expected_gain
-from gainroute.inference import Prediction, cascade, predict_two_round, predict_two_round_async
-from gainroute.log_linear import LogLinearPool, fit_log_linear
-from gainroute.logged import LoggedDecisions
-from gainroute.partial import PartialDecision, PartialEscalation
-from gainroute.party import AsyncParty, Party
-from gainroute.pooling import pool_mean
-from gainroute.recalibration import recalibrate
-from gainroute.reliability import classwise_reliability, confusion_matrix
-from gainroute.router import Router
-from gainroute.routers import (
+from gainroute.routing.communication import communication_cost
+from gainroute.routing.decide import calibration_threshold, certified_threshold
+from gainroute.routing.log_linear import LogLinearPool, fit_log_linear
+from gainroute.routing.partial import PartialDecision, PartialEscalation
+from gainroute.routing.party import AsyncParty, Party
+from gainroute.routing.pool import pool_mean
+from gainroute.routing.reliability import classwise_reliability, confusion_matrix
+from gainroute.routing.router import Router
+from gainroute.routing.routers import (
     CalibratedConfidenceRouter,
     ConfidenceRouter,
     DeferRouter,
@@ -40,8 +39,9 @@ from gainroute.routers import (
     LearnedGainRouter,
     RandomRouter,
 )
-from gainroute.shadow import ShadowComparison, compare_shadow
-from gainroute.types import Answer, CalibrationSet, Decision, Provenance, RoundOne
+from gainroute.routing.score import Explanation, expected_gain
+from gainroute.routing.two_round import Prediction, cascade, predict_two_round, predict_two_round_async
+from gainroute.routing.types import Answer, CalibrationSet, Decision, Provenance, RoundOne
 
 __all__ = [
     "Answer",

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from synthetic_records import synthetic_record
 
 from gainroute.experiments.bound import RATES, bound_of, main, read_bound
 from gainroute.experiments.cache import stamp
 from gainroute.experiments.records import Record, save_record
 from gainroute.experiments.results import measures_at, oracle_scores, routed
-from synthetic_records import synthetic_record
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from synthetic_records import synthetic_record
 
 import gainroute as gr
 from gainroute.errors import DataError, LabelError, NotAnArtifactError
 from gainroute.experiments import own
 from gainroute.experiments.records import load_record
 from gainroute.experiments.runner import answer_views, train_views
-from gainroute.training.serving import TrainedParty, load_parties
 from gainroute.training.settings import RouteSettings, own_settings
-from synthetic_records import synthetic_record
+from gainroute.training.trained_run import TrainedParty, load_parties
 
 
 def _quick() -> RouteSettings:
@@ -87,7 +87,7 @@ def test_what_cannot_be_trained_or_answered_is_said(tmp_path: Path) -> None:
     views, labels = _files(tmp_path / "old", 30)
     with pytest.raises(DataError, match="at least two, of different names"):
         train_views(views[:1], labels, tmp_path / "run", settings=_quick())
-    with pytest.raises(NotAnArtifactError, match="a folder that training has left"):
+    with pytest.raises(NotAnArtifactError, match="a folder that `gainroute train` has written"):
         TrainedParty(tmp_path)
     train_views(views, labels, tmp_path / "run", settings=_quick())
     with pytest.raises(DataError, match="the run was trained on front, vitals, card"):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from synthetic_records import synthetic_record
 
 import gainroute as gr
 from gainroute.experiments.partial_curves import (
@@ -17,8 +18,7 @@ from gainroute.experiments.partial_curves import (
     partial_summary,
 )
 from gainroute.experiments.records import Record, Split
-from gainroute.experiments.summary import RATES, study_of, summarise
-from synthetic_records import synthetic_record
+from gainroute.experiments.study import RATES, study_of, summarise
 
 
 def with_subsets(record: Record, right: float) -> Record:

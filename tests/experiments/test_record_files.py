@@ -9,8 +9,8 @@ import pytest
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
 from gainroute.experiments import records
 from gainroute.experiments.records import DeferOutcome, Record, Split, load_record, quantisation_shift, save_record
+from gainroute.routing.types import IntArray
 from gainroute.training.outcome import overlay
-from gainroute.types import IntArray
 
 
 def _split(rng: np.random.Generator, labels: IntArray, parties: int, classes: int) -> Split:
@@ -131,7 +131,7 @@ def test_a_foreign_a_damaged_and_a_newer_file_are_told_apart(tmp_path: Path, mon
 
 def test_records_and_configs_are_read_without_torch() -> None:
     code = (
-        "import sys; import gainroute.experiments.records, gainroute.experiments.config, gainroute.data;"
+        "import sys; import gainroute.experiments.records, gainroute.experiments.config, gainroute.training.data;"
         "import gainroute.experiments.runner; sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from synthetic_records import synthetic_record
 
 import gainroute as gr
-from gainroute.comparison import load_router
 from gainroute.errors import DataError, SettingError
+from gainroute.evaluation.compare import load_router
+from gainroute.evaluation.figures import encode
 from gainroute.experiments import cache as cache_module
 from gainroute.experiments import report
 from gainroute.experiments.cache import stamp
 from gainroute.experiments.guide import BEGIN, END
 from gainroute.experiments.records import save_record
 from gainroute.experiments.report import build_report
-from gainroute.figures import encode
-from gainroute.types import FloatArray
-from synthetic_records import synthetic_record
+from gainroute.routing.types import FloatArray
 
 
 class Margin(gr.Router):

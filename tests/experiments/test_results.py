@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from synthetic_records import synthetic_record
 
 import gainroute as gr
 from gainroute.errors import DataError
-from gainroute.experiments import results, tables
-from gainroute.experiments.summary import RATES, Study, study_of, summarise
-from gainroute.types import BoolArray, FloatArray
-from synthetic_records import synthetic_record
+from gainroute.experiments import results
+from gainroute.experiments.pages import tables
+from gainroute.experiments.study import RATES, Study, study_of, summarise
+from gainroute.routing.types import BoolArray, FloatArray
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 from gainroute.experiments.config import Config, load_config
 from gainroute.experiments.records import Record, load_record
 from gainroute.experiments.runner import main, run, run_cell, summary
-from gainroute.party import Party
-from gainroute.training.serving import load_fusion, load_parties
+from gainroute.routing.party import Party
+from gainroute.training.trained_run import load_fusion, load_parties
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from synthetic_records import synthetic_record
 
 import gainroute as gr
 from gainroute.experiments import guide, results
 from gainroute.experiments.records import Record
 from gainroute.experiments.results import ANALYTICAL, ORACLE, OURS, ROUTING_ONLY, RoutingOnlyRouter
-from gainroute.experiments.summary import Study, study_of, summarise
+from gainroute.experiments.study import Study, study_of, summarise
 from gainroute.experiments.versus import versus_of
 from gainroute.experiments.versus_page import bound_table, versus_page
-from gainroute.types import FloatArray, IntArray
-from synthetic_records import synthetic_record
+from gainroute.routing.types import FloatArray, IntArray
 
 SETTINGS: dict[str, Any] = {"pooling": "log-linear", "shrinkage": "empirical-bayes", "blend": "cv"}
 COUNT = 60
@@ -41,8 +41,8 @@ def records() -> list[Record]:
 @pytest.fixture(scope="module")
 def study(records: list[Record]) -> Study:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gainroute.experiments.summary.compared_routers", builders)
-        patch.setattr("gainroute.experiments.summary.ablation_routers", dict)
+        patch.setattr("gainroute.experiments.study.compared_routers", builders)
+        patch.setattr("gainroute.experiments.study.ablation_routers", dict)
         return study_of(records)
 
 

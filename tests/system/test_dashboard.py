@@ -8,14 +8,14 @@ import signal
 
 import httpx
 import pytest
+from coordinator.fake_federation import federation
 from in_a_thread import Served
 from playwright.sync_api import expect, sync_playwright
 from typer.testing import CliRunner
-
-from coordinator.fake_federation import federation
-from gainroute.cli import app
-from gainroute.coordinator.settings import ControllerSettings, DriftSettings
 from up_helpers import Up, tiny_run, until
+
+from gainroute.cli import app
+from gainroute.federation.coordinator.settings import ControllerSettings, DriftSettings
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 PATIENCE = 90_000  # a limit, not a wait: a busy machine takes its time

@@ -13,7 +13,6 @@ import httpx
 import pytest
 from benchmarks.soak_federation import MODEL_NAME, Federation, Process
 from benchmarks.soak_world import make_world
-
 from up_helpers import until
 
 UNSHARE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]

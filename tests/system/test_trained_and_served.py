@@ -9,11 +9,11 @@ import httpx
 import numpy as np
 import pytest
 from by_hand import gainroute, infer, outputs, serve
+from up_helpers import Up
 
 import gainroute as gr
-from gainroute.codec import round_trip
-from gainroute.training.serving import load_fusion, load_parties
-from up_helpers import Up
+from gainroute.routing.codec import round_trip
+from gainroute.training.trained_run import load_fusion, load_parties
 
 
 @pytest.fixture(scope="module")

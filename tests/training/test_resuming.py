@@ -7,18 +7,18 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from gainroute.data import load_dataset
-from gainroute.data.progress import NoProgress
+from gainroute._util.progress import NoProgress
 from gainroute.errors import GainrouteError, NotAnArtifactError
+from gainroute.routing.types import IntArray
 from gainroute.training import checkpoint as checkpoints
 from gainroute.training.answer import answer
 from gainroute.training.checkpoint import Checkpoint, Saved, Store
+from gainroute.training.data import load_dataset
 from gainroute.training.outcome import Split
 from gainroute.training.prepare import prepare
 from gainroute.training.routes import TrainingData, train_routes
 from gainroute.training.settings import DeferSettings, LocalSettings, MaskedSettings, RouteSettings, VflSettings
 from gainroute.training.views import TrainingView
-from gainroute.types import IntArray
 
 SETTINGS = RouteSettings(
     local=LocalSettings(epochs=2, batch=16, widths=(2, 2, 4, 4), augment=True),

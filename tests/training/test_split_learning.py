@@ -4,15 +4,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gainroute.data.progress import NoProgress
-from gainroute.models.encoders import ResNet18
-from gainroute.models.fusion import FusionHead
+from gainroute._util.progress import NoProgress
 from gainroute.training.checkpoint import Checkpoint
 from gainroute.training.defer import defer_loss, pool_defer
 from gainroute.training.masked import random_presence, subsets
+from gainroute.training.models.encoders import ResNet18
+from gainroute.training.models.fusion import FusionHead
 from gainroute.training.optimise import batches, one_cycle, seeded
 from gainroute.training.settings import VflSettings
-from gainroute.training.split import FusionServer, InProcessParty, train_split
+from gainroute.training.split_learning import FusionServer, InProcessParty, train_split
 from gainroute.training.views import TrainingView, place
 
 N, K = 24, 3

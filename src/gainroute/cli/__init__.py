@@ -10,17 +10,8 @@ from typing import Annotated
 
 import typer
 
-from gainroute.cli.comparing import compare
-from gainroute.cli.demonstrating import demo
-from gainroute.cli.experimenting import register as register_experiments
-from gainroute.cli.fitting import fit
-from gainroute.cli.options import FilesCommand
-from gainroute.cli.planning import plan
-from gainroute.cli.recalibrating import register as register_recalibrate
-from gainroute.cli.routing import explain, route
-from gainroute.cli.serving_coordinator import register as register_coordinator
-from gainroute.cli.serving_party import register as register_party
-from gainroute.cli.serving_up import register as register_up
+from gainroute.cli import compare, coordinator, demo, experimenting, fit, party, plan, recalibrate, route, up
+from gainroute.cli._options import FilesCommand
 
 __all__ = ["app", "main"]
 
@@ -58,17 +49,17 @@ def gainroute(
     """
 
 
-app.command("fit", cls=FilesCommand, short_help="Fit a router on labelled calibration data.")(fit)
-app.command("plan", cls=FilesCommand, short_help="Show what each budget buys: table and picture.")(plan)
-app.command("route", cls=FilesCommand, short_help="Decide which new samples to escalate.")(route)
-app.command("explain", cls=FilesCommand, short_help="Show why one sample is escalated or kept.")(explain)
-app.command("compare", cls=FilesCommand, short_help="Compare all routers on your own data.")(compare)
-app.command("demo", short_help="See it work, on data that come along.")(demo)
-register_experiments(app)
-register_up(app)
-register_coordinator(app)
-register_party(app)
-register_recalibrate(app)
+app.command("fit", cls=FilesCommand, short_help="Fit a router on labelled calibration data.")(fit.fit)
+app.command("plan", cls=FilesCommand, short_help="Show what each budget buys: table and picture.")(plan.plan)
+app.command("route", cls=FilesCommand, short_help="Decide which new samples to escalate.")(route.route)
+app.command("explain", cls=FilesCommand, short_help="Show why one sample is escalated or kept.")(route.explain)
+app.command("compare", cls=FilesCommand, short_help="Compare all routers on your own data.")(compare.compare)
+app.command("demo", short_help="See it work, on data that come along.")(demo.demo)
+experimenting.register(app)
+up.register(app)
+coordinator.register(app)
+party.register(app)
+recalibrate.register(app)
 
 
 def main() -> None:

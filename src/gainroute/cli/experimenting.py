@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from gainroute.cli.options import Json
-from gainroute.cli.output import budget_text, console, guarded, notes, percent, print_json, table
+from gainroute.cli._options import Json
+from gainroute.cli._output import budget_text, console, guarded, notes, percent, print_json, table
 from gainroute.errors import DataError, MissingExtraError, SettingError
 
 __all__ = ["cifar10", "cifar100", "evaluate", "modelnet40", "register", "report", "reproduce", "train"]
@@ -135,7 +135,7 @@ def reproduce(
     A seed whose record is in --records-dir is not trained again, and one that was broken off is resumed. Then every
     page is rebuilt as by `gainroute report`.
     """
-    from gainroute.cli.bars import telling
+    from gainroute.cli._progress import telling
 
     with notes() as said, needing("training", "all"), telling() as told:
         from gainroute.experiments.config import load_config
@@ -187,7 +187,7 @@ def report(
     """Rebuild every table and figure from records. Nothing is trained; torch is not needed."""
     import sys
 
-    from gainroute.cli.bars import telling
+    from gainroute.cli._progress import telling
 
     here = str(Path.cwd())
     if router and here not in sys.path:
@@ -204,7 +204,7 @@ def report(
 
 
 def _print_overview(built: dict[str, Any], out: Path) -> None:
-    from gainroute.experiments import tables
+    from gainroute.experiments.pages import tables
 
     overview = tables.overview_table(built)
     shown = table(
@@ -264,15 +264,14 @@ def train(
     Leaves in --out a folder for each party (its models, its views by id), one for the server (fusion head, router),
     the record, results.json and report.html. All views are read here: this is for whoever may read them.
     """
-    from gainroute.cli.bars import telling
+    from gainroute.cli._progress import telling
 
     with notes() as said, needing("training", "all"), telling() as told:
-        from gainroute.experiments.headline import print_summary
         from gainroute.experiments.own import kind_of, train_own
-        from gainroute.provenance import provenance_of
+        from gainroute.experiments.pages.headline import print_summary
 
         results = train_own(
-            views, labels, out, provenance_of, budget=budget, codec=codec, seed=seed, test=test,
+            views, labels, out, budget=budget, codec=codec, seed=seed, test=test,
             calibration=calibration,
             id_column=id_column, label_column=label_column, kinds=kind_of(kind or []), epochs=epochs,
             local_epochs=local_epochs, device=device, progress=told,
@@ -303,11 +302,8 @@ def evaluate(
     """Apply a trained run to new labelled data: both routes, the router as deployed, and other budgets."""
     with notes() as said, needing("applying a trained run", "all"):
         from gainroute.experiments.own import evaluate_own
-        from gainroute.provenance import provenance_of
 
-        results = evaluate_own(
-            run, views, labels, provenance_of, id_column=id_column, label_column=label_column, device=device
-        )
+        results = evaluate_own(run, views, labels, id_column=id_column, label_column=label_column, device=device)
     if json:
         print_json(results | {"warnings": said})
         return
@@ -349,8 +345,8 @@ def _fetch(source: str, data_dir: Path | None) -> None:
         raise SettingError(f"--download is for CIFAR, not for {source}; {remedy[source]}")
     if data_dir is None:
         raise DataError(f"{source} is fetched into a folder: name it with --data-dir")
-    from gainroute.data.cifar import download
-    from gainroute.data.cifar_layout import LAYOUTS
+    from gainroute.training.data.cifar import download
+    from gainroute.training.data.cifar_layout import LAYOUTS
 
     if not (data_dir / LAYOUTS[source].binary.folder).is_dir():
         download(source, data_dir)
@@ -375,8 +371,8 @@ def modelnet40(
     json: Json = False,
 ) -> None:
     """Sample points from the official tree of OFF meshes; a run that was broken off goes on where it stopped."""
-    from gainroute.cli.bars import telling
-    from gainroute.data.meshes import build_points, points_needed
+    from gainroute.cli._progress import telling
+    from gainroute.training.data.meshes import build_points, points_needed
 
     if image_size < 1 or workers < 1:
         raise SettingError(f"--image-size {image_size}, --workers {workers}: both have to be 1 or more")
@@ -392,7 +388,7 @@ def modelnet40(
 
 
 def _cifar(source: str, data_dir: Path, download: bool, json: bool) -> None:
-    from gainroute.data.cifar import load_cifar
+    from gainroute.training.data.cifar import load_cifar
 
     if download:
         _fetch(source, data_dir)

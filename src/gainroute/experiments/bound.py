@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from gainroute import _newton
-from gainroute._threads import one_thread
-from gainroute.calibration import folds_of, softmax, solve_dirichlet
-from gainroute.evaluation import tradeoff_curve
+from gainroute._util.blas import one_thread
+from gainroute._util.files import write_bytes
+from gainroute.evaluation.metrics import tradeoff_curve
 from gainroute.experiments.records import Record, load_record
-from gainroute.files import write_bytes
-from gainroute.log_linear import solve_log_linear
-from gainroute.reliability import estimate_confusion
-from gainroute.types import FloatArray, IntArray
+from gainroute.routing import _newton
+from gainroute.routing.calibrate import folds_of, softmax, solve_dirichlet
+from gainroute.routing.log_linear import solve_log_linear
+from gainroute.routing.reliability import estimate_confusion
+from gainroute.routing.types import FloatArray, IntArray
 
 __all__ = ["RATES", "bound_of", "main", "read_bound"]
 

@@ -17,20 +17,20 @@ import numpy.typing as npt
 
 import gainroute
 from gainroute import __version__
-from gainroute._threads import one_thread
+from gainroute._util.blas import one_thread
+from gainroute._util.files import write_bytes
 from gainroute.experiments.partial_curves import partial_builder, partial_curves
 from gainroute.experiments.records import Record, load_record
 from gainroute.experiments.results import CalibrationQuality, RouterScores, calibration_quality, fit_router
-from gainroute.experiments.summary import Study, study_of
-from gainroute.files import write_bytes
-from gainroute.router import Router
-from gainroute.types import FloatArray
+from gainroute.experiments.study import Study, study_of
+from gainroute.routing.router import Router
+from gainroute.routing.types import FloatArray
 
 __all__ = ["Cache", "cached_partial", "cached_study", "settings_text", "stamp"]
 
 T = TypeVar("T")
-CORE = Path(gainroute.__file__).parent
-RESTS_ON = ("_newton", "blending", "calibration", "gain", "learned", "log_linear", "pooling", "reliability", "road")
+CORE = Path(gainroute.__file__).parent / "routing"
+RESTS_ON = ("_newton", "blend", "calibrate", "score", "learned_gain", "log_linear", "pool", "reliability", "pipeline")
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, logit
 
-from gainroute import _newton
-from gainroute.calibration import folds_of, softmax
-from gainroute.log_linear import LogLinearPool, solve_log_linear
-from gainroute.pooling import mean_over_parties
-from gainroute.reliability import estimate_confusion
-from gainroute.road import Pool, Score
-from gainroute.routers import ExpectedGainRouter, ExpectedGainScore
-from gainroute.types import BoolArray, CalibrationSet, FloatArray, IntArray, RoundOne
+from gainroute.routing import _newton
+from gainroute.routing.calibrate import folds_of, softmax
+from gainroute.routing.log_linear import LogLinearPool, solve_log_linear
+from gainroute.routing.pipeline import Pool, Score
+from gainroute.routing.pool import mean_over_parties
+from gainroute.routing.reliability import estimate_confusion
+from gainroute.routing.routers import ExpectedGainRouter, ExpectedGainScore
+from gainroute.routing.types import BoolArray, CalibrationSet, FloatArray, IntArray, RoundOne
 
 __all__ = [
     "AllPartyRouter",

@@ -21,21 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from gainroute._threads import one_thread
-from gainroute.calibration import DirichletCalibrator, folds_of
-from gainroute.evaluation import TradeoffCurve, oracle_score, oracle_share, tradeoff_curve
-from gainroute.experiments.candidate_routers import (
-    AllPartyRouter,
-    CorrectedGainRouter,
-    LookRouter,
-    PartyClassRouter,
-)
+from gainroute._util.blas import one_thread
+from gainroute._util.files import write_bytes
+from gainroute.evaluation.metrics import TradeoffCurve, oracle_score, oracle_share, tradeoff_curve
+from gainroute.experiments.candidate_routers import AllPartyRouter, CorrectedGainRouter, LookRouter, PartyClassRouter
 from gainroute.experiments.records import Record, Split, load_record
 from gainroute.experiments.results import blended_answers
-from gainroute.files import write_bytes
-from gainroute.router import Router
-from gainroute.routers import CalibratedConfidenceRouter, ConfidenceRouter, ExpectedGainRouter
-from gainroute.types import FloatArray, IntArray
+from gainroute.routing.calibrate import DirichletCalibrator, folds_of
+from gainroute.routing.router import Router
+from gainroute.routing.routers import CalibratedConfidenceRouter, ConfidenceRouter, ExpectedGainRouter
+from gainroute.routing.types import FloatArray, IntArray
 
 __all__ = ["CANDIDATES", "PAPER", "Candidate", "Outcome", "judge", "main"]
 

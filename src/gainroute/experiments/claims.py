@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gainroute._threads import one_thread
-from gainroute.experiments import tables
+from gainroute._util.blas import one_thread
+from gainroute._util.resampling import interval, resamples
+from gainroute.experiments.pages import tables
 from gainroute.experiments.results import ABLATION, ANALYTICAL, REFERENCE, defer_name, measures_at, resampled_accuracy
-from gainroute.experiments.summary import Study
-from gainroute.resampling import interval, resamples
-from gainroute.types import FloatArray
+from gainroute.experiments.study import Study
+from gainroute.routing.types import FloatArray
 
 __all__ = ["HELD", "NOT_DECIDED", "NOT_HELD", "Finding", "claims_of", "findings_of", "paper_page", "source_of"]
 
@@ -148,7 +148,7 @@ def findings_of(summary: Mapping[str, Any], claims: Mapping[str, Any]) -> list[F
     Parameters
     ----------
     summary
-        Of `gainroute.experiments.summary.summarise`.
+        Of `gainroute.experiments.study.summarise`.
     claims
         Of `claims_of`, on the same records.
     """

@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from gainroute.data.settings import DataSettings
 from gainroute.errors import SettingError
+from gainroute.training.data.settings import DataSettings
 from gainroute.training.settings import DeferSettings, LocalSettings, MaskedSettings, RouteSettings, VflSettings
 
 if sys.version_info >= (3, 11):

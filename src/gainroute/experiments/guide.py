@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gainroute.experiments import tables
+from gainroute._util.files import write_bytes
+from gainroute.experiments.pages import tables
 from gainroute.experiments.results import ABLATION, ANALYTICAL, ORACLE, OURS, REFERENCE, ROUTING_ONLY
-from gainroute.files import write_bytes
 
 __all__ = ["BEGIN", "END", "GUIDED", "advice", "fill_guide", "guide_block"]
 

@@ -1,19 +1,11 @@
-"""Anybody's own views, from files to a folder that serves: train, calibrate a router, judge it, apply it to new data.
-
-::
-
-    run/
-      parties/<name>/, server/    what serves (gainroute.training.serving)
-      server/router.safetensors   the router, with the hashes of all models it was calibrated with
-      record.npz, results.json, report.html
-"""
+"""Own views, from files to a folder that serves: train, calibrate a router, judge it, apply it to new data."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,35 +13,30 @@ from typing import Any
 import numpy as np
 
 from gainroute import __version__
-from gainroute.artifacts import load, save
-from gainroute.codec import check_codec, encode, round_trip
-from gainroute.data.own import read_labels
-from gainroute.data.preprocess import KINDS
-from gainroute.data.progress import NoProgress, Progress
-from gainroute.decision import BUDGET_REMEDY
-from gainroute.errors import ArtifactError, NotAnArtifactError, SettingError
-from gainroute.experiments.headline import headline_of
-from gainroute.experiments.own_page import draw_own, own_page
+from gainroute._util.files import write_bytes
+from gainroute._util.progress import NoProgress, Progress
+from gainroute.errors import ArtifactError, SettingError
+from gainroute.experiments.pages.headline import headline_of
+from gainroute.experiments.pages.run import draw_own, own_page
 from gainroute.experiments.results import Routed, RouterScores, answers_by_mean, measures_at, routed
 from gainroute.experiments.runner import answer_views, train_views
-from gainroute.experiments.summary import RATES, study_of, summarise
-from gainroute.files import write_bytes
-from gainroute.labels import Labels
-from gainroute.router import Router
-from gainroute.routers import ExpectedGainRouter
+from gainroute.experiments.study import RATES, study_of, summarise
+from gainroute.io.preprocess import KINDS
+from gainroute.io.run_folder import SERVER, RunFolder
+from gainroute.io.views import read_labels
+from gainroute.routing.artifacts import load, save
+from gainroute.routing.codec import check_codec, encode, round_trip
+from gainroute.routing.decide import BUDGET_REMEDY
+from gainroute.routing.inputs import check_fraction
+from gainroute.routing.labels import Labels
+from gainroute.routing.router import Router
+from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.training.outcome import Split
 from gainroute.training.settings import RouteSettings, own_settings
-from gainroute.types import Provenance
-from gainroute.validation import check_fraction
 
-__all__ = ["Mark", "evaluate_own", "kind_of", "load_sealed", "read_run", "seal_run", "served", "train_own"]
+__all__ = ["evaluate_own", "kind_of", "load_sealed", "seal_run", "served", "train_own"]
 
 Paths = Sequence["str | os.PathLike[str]"]
-# From a run's folder and a codec to what names its models. How a service computes these hashes is the service's
-# business, which lies above this package: `gainroute.provenance.provenance_of` is handed in.
-Mark = Callable[[Path, str], Provenance]
-
-ROUTER = Path("server") / "router.safetensors"
 _KIND_WORDS = {"cnn": "images", "mlp": "features"}
 
 
@@ -84,15 +71,17 @@ def served(run_dir: str | os.PathLike[str], split: Split, codec: str, device: st
     split
         Which samples, with their labels; its subsets and learning to defer are kept.
     codec
-        One of `gainroute.codec.CODECS`.
+        One of `gainroute.routing.codec.CODECS`.
     device
         Where the models run.
     """
-    from gainroute.training.serving import load_fusion, load_parties
+    from gainroute.training.trained_run import load_fusion, load_parties
 
     parties, ids = load_parties(run_dir, device), split.ids.tolist()
     local = np.stack([party.posteriors(ids) for party in parties])
-    strong = load_fusion(Path(run_dir) / "server", device)([round_trip(p.embeddings(ids), codec) for p in parties])
+    strong = load_fusion(RunFolder.at(run_dir).server.path, device)(
+        [round_trip(p.embeddings(ids), codec) for p in parties]
+    )
     return replace(
         split,
         local_posteriors=local,
@@ -105,7 +94,6 @@ def served(run_dir: str | os.PathLike[str], split: Split, codec: str, device: st
 def seal_run(
     run_dir: str | os.PathLike[str],
     calibration: Split,
-    mark: Mark,
     *,
     budget: float = 0.2,
     codec: str = "float32",
@@ -120,8 +108,6 @@ def seal_run(
         A folder that training has left.
     calibration
         Ids and labels of samples that trained neither route; the answers are computed anew, through the codec.
-    mark
-        Names the models it is calibrated with.
     budget
         The share of samples that may be escalated.
     codec
@@ -131,37 +117,29 @@ def seal_run(
     device
         Where the models run.
     """
-    root = Path(run_dir)
-    provenance, names = mark(root, codec), read_run(root)["class_names"]
-    held = served(root, calibration, codec, device)
+    run = RunFolder.at(run_dir)
+    provenance, names = run.provenance(codec), run.class_names
+    held = served(run.path, calibration, codec, device)
     router = ExpectedGainRouter(budget, seed=seed, classes=names)
     router.fit(held.local_posteriors, np.array(names)[held.labels], strong_posterior=held.strong_posterior)
-    save(router, root / ROUTER, provenance=provenance)
+    save(router, run.server.router, provenance=provenance)
     return router
 
 
-def load_sealed(run_dir: str | os.PathLike[str], mark: Mark) -> Router:
-    """Load a run's router, if it was calibrated with the models that lie there now, as `mark` names them."""
-    root = Path(run_dir)
-    read_run(root)
-    router = load(root / ROUTER)
-    calibrated, now = router.provenance_, mark(root, router.provenance_.codec)
-    changed = [holder for holder, mark in now.models.items() if calibrated.models.get(holder) != mark]
-    if changed or set(calibrated.models) != set(now.models):
-        who = ", ".join(changed) or ", ".join(sorted(set(calibrated.models) - set(now.models)))
+def load_sealed(run_dir: str | os.PathLike[str]) -> Router:
+    """Load a run's router, if it was calibrated with the models that lie there now."""
+    run = RunFolder.at(run_dir)
+    names = run.party_names
+    router = load(run.server.router)
+    calibrated, now = router.provenance_.models, run.provenance(router.provenance_.codec).models
+    changed = [holder for holder in now if calibrated.get(holder) != now[holder]]
+    changed += sorted(set(calibrated) - {*names, SERVER})
+    if changed:
         raise ArtifactError(
-            f"{root / ROUTER} was calibrated with other models of {who} than lie in {root}; train the run again"
+            f"{run.server.router} was calibrated with other models of {', '.join(changed)} than lie in {run.path}; "
+            "train the run again"
         )
     return router
-
-
-def read_run(root: Path) -> dict[str, Any]:
-    """What a run says of itself: its parties and classes, in order."""
-    try:
-        body = json.loads((root / "run.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise NotAnArtifactError(f"{root} is not a run ({error}); name a folder that `gainroute train` left") from error
-    return dict(body)
 
 
 # ---- train and evaluate -------------------------------------------------------------------------
@@ -171,7 +149,6 @@ def train_own(
     views: Paths,
     labels: str | os.PathLike[str],
     out_dir: str | os.PathLike[str],
-    mark: Mark,
     *,
     budget: float = 0.2,
     codec: str = "float32",
@@ -194,8 +171,6 @@ def train_own(
         As in `gainroute.experiments.runner.train_views`.
     out_dir
         The run's folder; a broken-off run is resumed.
-    mark
-        Names the models the router is calibrated with.
     budget, codec
         Of the router that is left.
     epochs, local_epochs
@@ -206,7 +181,7 @@ def train_own(
     Returns
     -------
     dict
-        What ``results.json`` holds: `gainroute.experiments.summary.summarise`, a headline, and the router as deployed.
+        What ``results.json`` holds: `gainroute.experiments.study.summarise`, a headline, and the router as deployed.
     """
     budget, codec = check_fraction(budget, "budget", BUDGET_REMEDY), check_codec(codec)
     began, out, told = time.perf_counter(), Path(out_dir), progress or NoProgress()
@@ -225,7 +200,7 @@ def train_own(
         progress=told,
     )
     told.start("routing and drawing", 3)
-    router = seal_run(out, record.calibration, mark, budget=budget, codec=codec, seed=seed, device=device)
+    router = seal_run(out, record.calibration, budget=budget, codec=codec, seed=seed, device=device)
     answered = replace(
         record,
         calibration=served(out, record.calibration, codec, device),
@@ -243,9 +218,9 @@ def train_own(
     results |= {"codec": codec, "version": __version__, "files": ["report.html", "results.json", "record.npz"]}
     told.advance()
     results["seconds"] = {"training": round(sum(record.metadata["seconds"].values()), 1)}
-    write_bytes(out / "report.html", own_page(results, draw_own(study, answered)).encode())
+    write_bytes(RunFolder(out).report, own_page(results, draw_own(study, answered)).encode())
     results["seconds"]["all"] = round(time.perf_counter() - began, 1)
-    write_bytes(out / "results.json", json.dumps(results, indent=1).encode())
+    write_bytes(RunFolder(out).results, json.dumps(results, indent=1).encode())
     told.advance()
     return results | {"folder": str(out)}
 
@@ -254,7 +229,6 @@ def evaluate_own(
     run_dir: str | os.PathLike[str],
     views: Paths,
     labels: str | os.PathLike[str],
-    mark: Mark,
     *,
     id_column: str = "id",
     label_column: str = "label",
@@ -268,13 +242,11 @@ def evaluate_own(
         A folder `train_own` left.
     views, labels, id_column, label_column
         New files; a view's file stem names its party.
-    mark
-        Names the models that lie there.
     device
         Where the models run.
     """
-    router = load_sealed(run_dir, mark)
-    codec, body = router.provenance_.codec, read_run(Path(run_dir))
+    router = load_sealed(run_dir)
+    codec, body = router.provenance_.codec, RunFolder.at(run_dir).read()
     split = answer_views(
         run_dir, views, labels, id_column=id_column, label_column=label_column, codec=codec, device=device
     )
@@ -356,6 +328,7 @@ def _bytes(classes: int, dimensions: Sequence[int], codec: str, rate: float) -> 
 
 
 def _dimensions(root: Path, names: Sequence[str]) -> list[int]:
-    from gainroute.training.serving import TrainedParty
+    from gainroute.training.trained_run import TrainedParty
 
-    return [TrainedParty(root / "parties" / name).dimension for name in names]
+    run = RunFolder(root)
+    return [TrainedParty(run.party(name).path).dimension for name in names]

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gainroute.experiments import tables
+from gainroute.experiments.pages import tables
 from gainroute.experiments.records import Record, Split
 from gainroute.experiments.results import ABLATION, ORACLE, answers_by_mean, mean_std
-from gainroute.partial import PartialDecision, PartialEscalation
-from gainroute.routers import ExpectedGainRouter
-from gainroute.types import FloatArray, IntArray
+from gainroute.routing.partial import PartialDecision, PartialEscalation
+from gainroute.routing.routers import ExpectedGainRouter
+from gainroute.routing.types import FloatArray, IntArray
 
 __all__ = ["PARTIAL", "POINTS", "bytes_table", "partial_builder", "partial_curves", "partial_summary"]
 

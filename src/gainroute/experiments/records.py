@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gainroute._util.files import write_bytes
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
-from gainroute.files import write_bytes
-from gainroute.routers import ExpectedGainRouter
+from gainroute.routing.routers import ExpectedGainRouter
+from gainroute.routing.types import FloatArray, IntArray
 from gainroute.training.outcome import DeferOutcome, Split, overlay
-from gainroute.types import FloatArray, IntArray
 
 __all__ = ["DeferOutcome", "Record", "Split", "load_record", "quantisation_shift", "save_record"]
 

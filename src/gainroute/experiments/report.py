@@ -16,15 +16,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gainroute import figure_style
-from gainroute import figures as figures_module
-from gainroute.comparison import load_router
+from gainroute._util.files import write_bytes
 from gainroute.errors import DataError
-from gainroute.experiments import tables
+from gainroute.evaluation import figure_style
+from gainroute.evaluation import figures as figures_module
+from gainroute.evaluation.compare import load_router
+from gainroute.evaluation.figures import (
+    Diagram,
+    Line,
+    Panel,
+    draw_differences,
+    draw_grid,
+    draw_reliability,
+    encode,
+    rate_panel,
+)
 from gainroute.experiments.bound import read_bound
 from gainroute.experiments.cache import Cache, cached_partial, cached_study, settings_text, stamp
 from gainroute.experiments.claims import claims_of, paper_page
 from gainroute.experiments.guide import GUIDED, fill_guide, guide_block
+from gainroute.experiments.pages import tables
 from gainroute.experiments.partial_curves import PARTIAL, bytes_table, partial_summary
 from gainroute.experiments.results import (
     ABLATION,
@@ -37,21 +48,10 @@ from gainroute.experiments.results import (
     compared_routers,
     mean_std,
 )
-from gainroute.experiments.summary import CALIBRATORS, Study, summarise
+from gainroute.experiments.study import CALIBRATORS, Study, summarise
 from gainroute.experiments.versus import versus_of
 from gainroute.experiments.versus_page import bound_table, oracle_gain_table, versus_page, versus_table
-from gainroute.figures import (
-    Diagram,
-    Line,
-    Panel,
-    draw_differences,
-    draw_grid,
-    draw_reliability,
-    encode,
-    rate_panel,
-)
-from gainroute.files import write_bytes
-from gainroute.router import Router
+from gainroute.routing.router import Router
 
 __all__ = ["build_report", "diagrams_of", "lines_of"]
 

@@ -14,10 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from gainroute.calibration import Calibrator, fit_dirichlet, fit_temperature, identity_calibration
-from gainroute.decision import calibration_threshold
+from gainroute._util.resampling import gains_at, resamples
 from gainroute.errors import DataError
-from gainroute.evaluation import (
+from gainroute.evaluation.metrics import (
     TradeoffCurve,
     expected_calibration_error,
     negative_log_likelihood,
@@ -27,17 +26,18 @@ from gainroute.evaluation import (
     tradeoff_curve,
 )
 from gainroute.experiments.records import Record, Split
-from gainroute.pooling import pool_mean
-from gainroute.resampling import gains_at, resamples
-from gainroute.router import Router
-from gainroute.routers import (
+from gainroute.routing.calibrate import Calibrator, fit_dirichlet, fit_temperature, identity_calibration
+from gainroute.routing.decide import calibration_threshold
+from gainroute.routing.pool import pool_mean
+from gainroute.routing.router import Router
+from gainroute.routing.routers import (
     CalibratedConfidenceRouter,
     ConfidenceRouter,
     ExpectedGainRouter,
     LearnedGainRouter,
     RandomRouter,
 )
-from gainroute.types import ArrayLike, Decision, FloatArray, IntArray
+from gainroute.routing.types import ArrayLike, Decision, FloatArray, IntArray
 
 __all__ = [
     "ABLATION",

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gainroute.codec import round_trip
-from gainroute.data.load import load_dataset
-from gainroute.data.noise import add_noise, noisy_classes
-from gainroute.data.progress import LineProgress, NoProgress, Progress
+from gainroute._util.progress import LineProgress, NoProgress, Progress
 from gainroute.errors import DataError, SettingError
 from gainroute.experiments.config import Config, load_config
 from gainroute.experiments.records import Record, load_record, quantisation_shift, save_record
+from gainroute.routing.codec import round_trip
+from gainroute.training.data.noise import add_noise, noisy_classes
+from gainroute.training.data.registry import load_dataset
 from gainroute.training.outcome import Split, overlay
 from gainroute.training.settings import RouteSettings, own_settings
 
@@ -78,7 +78,7 @@ def run_cell(
     from gainroute.training.optimise import threads
     from gainroute.training.prepare import prepare
     from gainroute.training.routes import train_routes
-    from gainroute.training.serving import leave_run
+    from gainroute.training.trained_run import leave_run
 
     dataset = load_dataset(config.data, data_dir)
     prepared = prepare(dataset, config.data.calibration, seed, repr(config.data))
@@ -259,7 +259,7 @@ def train_views(
     from gainroute.training.checkpoint import Store
     from gainroute.training.own import prepare_own
     from gainroute.training.routes import train_routes
-    from gainroute.training.serving import leave_run
+    from gainroute.training.trained_run import leave_run
 
     out, told = Path(out_dir), progress or NoProgress()
     options = {"seed": seed, "test": test, "calibration": calibration}
@@ -311,9 +311,9 @@ def answer_views(
     device
         Where it runs.
     """
-    from gainroute.data.own import align, read_labels, read_view
+    from gainroute.io.views import align, read_labels, read_view
     from gainroute.training.own import encode_labels
-    from gainroute.training.serving import load_fusion, load_parties
+    from gainroute.training.trained_run import load_fusion, load_parties
 
     parties = load_parties(run_dir, device)
     read = {v.name: v for v in (read_view(p, id_column=id_column, label_column=label_column) for p in views)}

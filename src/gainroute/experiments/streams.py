@@ -15,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from gainroute.budget import BudgetController
-from gainroute.drift import DriftMonitor
+from gainroute._util.resampling import gains_at
+from gainroute.control.budget import BudgetController
+from gainroute.control.drift import DriftMonitor
+from gainroute.control.logged_decisions import LoggedDecisions
+from gainroute.control.recalibrate import recalibrate
+from gainroute.control.shadow import compare_shadow
 from gainroute.experiments.records import Record, Split, load_record
-from gainroute.logged import LoggedDecisions
-from gainroute.recalibration import recalibrate
-from gainroute.resampling import gains_at
-from gainroute.router import Router
-from gainroute.routers import ExpectedGainRouter
-from gainroute.shadow import compare_shadow
-from gainroute.types import BoolArray, FloatArray, IntArray
+from gainroute.routing.router import Router
+from gainroute.routing.routers import ExpectedGainRouter
+from gainroute.routing.types import BoolArray, FloatArray, IntArray
 
 __all__ = [
     "BudgetStudy",

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gainroute._threads import one_thread
+from gainroute._util.blas import one_thread
+from gainroute._util.resampling import interval
 from gainroute.experiments.results import (
     ANALYTICAL,
     BUDGETS,
@@ -22,9 +23,8 @@ from gainroute.experiments.results import (
     measures_at,
     resampled_accuracy,
 )
-from gainroute.experiments.summary import Study
-from gainroute.resampling import interval
-from gainroute.types import FloatArray
+from gainroute.experiments.study import Study
+from gainroute.routing.types import FloatArray
 
 __all__ = ["AIM", "THIRD", "oracle_gain_of", "versus_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gainroute.experiments import tables
+from gainroute.experiments.pages import tables
 from gainroute.experiments.versus import AIM
 
 __all__ = ["bound_table", "oracle_gain_table", "versus_page", "versus_table"]

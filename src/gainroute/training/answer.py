@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gainroute.routing.types import IntArray, LabelArray
 from gainroute.training.defer import pool_defer
 from gainroute.training.masked import subsets
 from gainroute.training.outcome import Split
 from gainroute.training.routes import Routes, predict
 from gainroute.training.views import forward_all
-from gainroute.types import IntArray, LabelArray
 
 __all__ = ["answer"]
 

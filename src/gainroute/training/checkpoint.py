@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from gainroute._util.files import write_bytes
 from gainroute.errors import GainrouteError, NotAnArtifactError
-from gainroute.files import write_bytes
 
 __all__ = ["Checkpoint", "Kept", "Saved", "Stateful", "Store", "gather", "scatter", "write_kept"]
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gainroute.data.progress import Progress
-from gainroute.models.build import ModelSpec, build_model
+from gainroute._util.progress import Progress
 from gainroute.training.checkpoint import Checkpoint, Kept, Stateful
-from gainroute.training.loop import run_epochs
+from gainroute.training.epochs import run_epochs
+from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.optimise import Stepper, batches, derive, seeded, steps_in
 from gainroute.training.settings import MaskedSettings
 

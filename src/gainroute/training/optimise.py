@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gainroute.routing.types import IntArray
 from gainroute.training.settings import Fit
-from gainroute.types import IntArray
 
 __all__ = ["Stepper", "batches", "derive", "one_cycle", "seeded", "steps_in", "threads"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gainroute.types import BoolArray, IntArray, LabelArray
+from gainroute.routing.types import BoolArray, IntArray, LabelArray
 
 __all__ = ["DeferOutcome", "Split", "overlay"]
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gainroute.data.dataset import Part
-from gainroute.data.own import align, read_labels, read_view
-from gainroute.data.preprocess import apply_preprocess, fit_preprocess
-from gainroute.data.splits import content_hash, split_hash, stratified_split
 from gainroute.errors import DataError, LabelError, SettingError
+from gainroute.io.preprocess import apply_preprocess, fit_preprocess
+from gainroute.io.views import align, read_labels, read_view
+from gainroute.routing.types import IntArray, LabelArray
+from gainroute.training.data.dataset import Part
+from gainroute.training.data.splits import content_hash, split_hash, stratified_split
 from gainroute.training.prepare import Prepared
 from gainroute.training.routes import TrainingData
 from gainroute.training.views import TrainingView
-from gainroute.types import IntArray, LabelArray
 
 __all__ = ["OwnData", "encode_labels", "prepare_own"]
 
@@ -62,7 +62,7 @@ def prepare_own(
     Parameters
     ----------
     views, labels
-        Files, as `gainroute.data.own` reads them; the stem of a view's file names its party.
+        Files, as `gainroute.io.views` reads them; the stem of a view's file names its party.
     seed
         Of both splits.
     test

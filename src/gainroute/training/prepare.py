@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gainroute.data.dataset import Augment, Dataset, Part
-from gainroute.data.preprocess import ImagePreprocess, Preprocess
-from gainroute.data.splits import content_hash, split_hash, stratified_split
-from gainroute.data.standardise import Standardiser, fit_standardiser
+from gainroute.io.preprocess import ImagePreprocess, Preprocess
+from gainroute.io.standardise import Standardiser, fit_standardiser
+from gainroute.routing.types import IntArray
+from gainroute.training.data.dataset import Augment, Dataset, Part
+from gainroute.training.data.splits import content_hash, split_hash, stratified_split
 from gainroute.training.routes import TrainingData
 from gainroute.training.views import TrainingView
-from gainroute.types import IntArray
 
 __all__ = ["Prepared", "prepare"]
 

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gainroute.data.progress import Progress
-from gainroute.data.splits import stratified_split
-from gainroute.models.build import ModelSpec, build_model
+from gainroute._util.progress import Progress
+from gainroute.routing.types import IntArray
 from gainroute.training.checkpoint import Store
 from gainroute.training.classifiers import Loss, train_classifier
+from gainroute.training.data.splits import stratified_split
 from gainroute.training.defer import alpha_key, defer_loss
 from gainroute.training.masked import train_masked
+from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.optimise import derive, seeded
 from gainroute.training.settings import LocalSettings, RouteSettings, VflSettings
-from gainroute.training.split import FusionServer, InProcessParty, train_split
+from gainroute.training.split_learning import FusionServer, InProcessParty, train_split
 from gainroute.training.views import TrainingView, forward_all
-from gainroute.types import IntArray
 
 __all__ = ["Routes", "StrongRoute", "TrainingData", "predict", "train_routes"]
 

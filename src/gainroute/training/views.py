@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from gainroute.routing.types import IntArray
 from gainroute.training.optimise import derive
-from gainroute.types import IntArray
 
 __all__ = ["TrainingView", "forward_all", "place", "to_tensor"]
 

@@ -1,0 +1,89 @@
+"""From the files a command is given to samples in a router's own labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from warnings import warn
+
+import numpy as np
+
+from gainroute.errors import DataError, GainrouteWarning
+from gainroute.io.posteriors import Outcomes, load_outcomes
+from gainroute.routing.inputs import as_local_posteriors
+from gainroute.routing.labels import Labels
+from gainroute.routing.router import Router
+from gainroute.routing.types import Decision, IntArray, LabelArray
+
+__all__ = ["as_columns", "class_names", "folder_of", "for_router", "read_data", "strong_columns"]
+
+
+def read_data(
+    data: Path | None, posteriors: Sequence[Path] | None, labels: Path | None, on: str | None, classes: str | None
+) -> Outcomes:
+    """Read DATA, or the files of `--posteriors`."""
+    names = None if classes is None else [name.strip() for name in classes.split(",")]
+    if data is not None and posteriors:
+        raise DataError(f"both DATA ({data}) and --posteriors were given; give one of them")
+    if data is not None:
+        if labels is not None or on is not None:
+            raise DataError(
+                f"--labels and --on join the files of --posteriors; {data} holds all there is: leave them out, or pass "
+                "the parties' files with --posteriors"
+            )
+        return load_outcomes(data, class_names=names)
+    if not posteriors:
+        raise DataError("no data were given; pass an .npz or Parquet file, or --posteriors with one file a party")
+    return load_outcomes(list(posteriors), labels, on, class_names=names)
+
+
+def for_router(router: Router, outcomes: Outcomes) -> tuple[Outcomes, LabelArray | None]:
+    """Bring labels into the router's, and pick the weak prediction it needs, if any."""
+    as_local_posteriors(
+        outcomes.local_posteriors,
+        parties=router.n_parties_,
+        classes=router.n_classes_ + router.extra_columns,
+        name=f"{outcomes.source}: local_posteriors",
+    )
+    known = outcomes.in_labels(router.classes, router.n_classes_)
+    if router.own_weak_prediction_:
+        known.require("weak_prediction")
+        return known, known.weak_prediction
+    if known.weak_prediction is not None:
+        warn(
+            f"weak_prediction in {known.source} is not used: the router was fitted without one, on the argmax of the "
+            "pooled posterior",
+            GainrouteWarning,
+            stacklevel=2,
+        )
+    return known, None
+
+
+def as_columns(router: Router, values: Any, name: str) -> IntArray:
+    """Labels of a fitted router → column numbers; −1 where there is no answer."""
+    return Labels(router.n_classes_, router.classes).encode(values, name, missing=name != "labels")
+
+
+def strong_columns(router: Router, outcomes: Outcomes, decision: Decision) -> IntArray:
+    """Column numbers of the strong route's answers, blended with Round 1 where the router does so."""
+    if router.blends_ and outcomes.strong_posterior is not None:
+        blended = router.strong_answers(decision, outcomes.strong_posterior)
+        return as_columns(router, blended, "strong_prediction")
+    if outcomes.strong_prediction is not None:
+        return as_columns(router, outcomes.strong_prediction, "strong_prediction")
+    outcomes.require("strong_prediction")
+    columns: IntArray = np.asarray(outcomes.strong_posterior).argmax(axis=1)
+    return columns
+
+
+def class_names(router: Router) -> list[str]:
+    """Names of the classes, in column order."""
+    names = range(router.n_classes_) if router.classes is None else router.classes.tolist()
+    return [str(name) for name in names]
+
+
+def folder_of(path: Path) -> Path:
+    """Make the folder a file is to be written to, and return the file's path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path

@@ -1,0 +1,187 @@
+"""`gainroute compare`: every router on a user's own data."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from gainroute.cli._loading import read_data
+from gainroute.cli._options import Classes, Data, Json, Labels, On, Posteriors, Utility, numbers, read_utility
+from gainroute.cli._output import budget_text, console, guarded, notes, print_json, table
+from gainroute.evaluation.compare import ORACLE, REFERENCE, Comparison, candidates, compare_routers, load_router
+
+__all__ = ["compare"]
+
+
+@guarded
+def compare(
+    data: Data = None,
+    router: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--router",
+            metavar="MODULE:CLASS",
+            show_default=False,
+            help="A router of your own, from a module in this folder or installed; may be repeated. Its code is run.",
+        ),
+    ] = None,
+    folds: Annotated[int, typer.Option(help="How many parts the data are cut into.")] = 5,
+    budgets: Annotated[
+        str, typer.Option(metavar="B,B,...", help="The budgets at which routers are compared, from 0 to 1.")
+    ] = "0.1,0.2,0.4",
+    utility: Utility = None,
+    seed: Annotated[int, typer.Option(help="Draws the folds and the bootstrap.")] = 0,
+    posteriors: Posteriors = None,
+    labels: Labels = None,
+    on: On = None,
+    classes: Classes = None,
+    json: Json = False,
+) -> None:
+    """Compare all routers on your own labelled data, by cross-validation.
+
+    Every router is fitted on all parts of the data but one and judged on that one, at equal budgets. Each is compared
+    with confidence (escalate where the averaged posterior is least sure), the simplest rule there is.
+    """
+    with notes() as said:
+        worth = read_utility(utility)
+        named = candidates(worth) | {spec: load_router(spec) for spec in router or []}
+        rates = numbers(budgets, "--budgets")
+        read = read_data(data, posteriors, labels, on, classes)
+        read.require("labels", "strong_prediction")
+        whole = read.complete()
+        known = whole.in_labels(whole.class_names, whole.local_posteriors.shape[2])
+        columns = _columns(known)
+        with _bar(folds * len(named)) as advance:
+            made = compare_routers(
+                known.local_posteriors,
+                **columns,
+                routers=named,
+                sample_weight=known.sample_weight,
+                utility=worth,
+                budgets=rates,
+                folds=folds,
+                seed=seed,
+                progress=advance,
+            )
+    if json:
+        print_json(_result(made) | {"warnings": said})
+    else:
+        _print(made)
+
+
+def _columns(known: Any) -> dict[str, Any]:
+    from gainroute.routing.labels import Labels as Names
+
+    names = Names(known.local_posteriors.shape[2], known.class_names)
+    found = {
+        field: names.encode(getattr(known, field), field, missing=field == "strong_prediction")
+        for field in ("labels", "strong_prediction", "weak_prediction")
+        if getattr(known, field) is not None
+    }
+    if "strong_prediction" not in found:
+        found["strong_prediction"] = known.strong_posterior.argmax(axis=1)
+    return found
+
+
+class _bar:  # noqa: N801 (used like a function)
+    """A progress bar on stderr, gone when done."""
+
+    def __init__(self, total: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.bars = Progress(
+            TextColumn("fitting {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self.task = self.bars.add_task("", total=total)
+
+    def __enter__(self) -> Any:
+        self.bars.start()
+        return lambda name: self.bars.update(self.task, advance=1, description=name)
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+
+def _print(made: Comparison) -> None:
+    out = console()
+    accuracy = made.measure == "accuracy"
+    at = [budget_text(b) for b in made.budgets]
+
+    def value(v: float) -> str:
+        return f"{100 * v:.1f}" if accuracy else f"{v:.4g}"
+
+    def difference(row: Any, i: int) -> str:
+        if row.name in (REFERENCE, ORACLE):
+            return ""
+        scale, digits = (100, 1) if accuracy else (1, 4)
+        ends = f"{scale * row.low[i]:+.{digits}f} to {scale * row.high[i]:+.{digits}f}"
+        return f"{scale * row.difference[i]:+.{digits}f} ({ends})"
+
+    unit = "Accuracy in %" if accuracy else "Mean utility"
+    main = table("router", *(f"at {b}" for b in at), "share of oracle")
+    for row in made.rows:
+        main.add_row(row.name, *(value(float(v)) for v in row.value), f"{100 * row.oracle_share:.0f} %")
+    out.print(f"{unit} at equal budgets ({made.samples:,} samples, {made.folds} folds)", style="bold")
+    out.print(main)
+    points = "points of accuracy" if accuracy else "utility"
+    against = table("router", *(f"at {b}" for b in at))
+    for row in made.rows:
+        if row.name not in (REFERENCE, ORACLE):
+            against.add_row(row.name, *(difference(row, i) for i in range(len(at))))
+    out.print(f"Difference from confidence in {points} (95 % interval)", style="bold")
+    out.print(against)
+    out.print(
+        f"Never escalating gives {value(made.weak)}, always {value(made.strong)}. Share of oracle: how much of what a "
+        "router that knew the labels would gain over random escalation; 0 is random.",
+        soft_wrap=True,
+    )
+    for line in _verdict(made, at):
+        out.print(line, soft_wrap=True)
+
+
+def _verdict(made: Comparison, at: list[str]) -> list[str]:
+    if not made.winners:
+        plain = "None beats confidence beyond its interval on these data: confidence is the simplest choice "
+        return [plain + "(gainroute fit --router confidence), or more samples may tell them apart."]
+    lines = []
+    for row in made.rows:
+        if row.beats_reference:
+            where = ", ".join(b for b, low in zip(at, row.low, strict=True) if low > 0)
+            lines.append(f"{row.name} beats confidence beyond its interval at {where}.")
+    wins = sum(int((row.low > 0).sum()) for row in made.rows if row.beats_reference)
+    if wins == 1:  # each interval is right 39 times in 40 on this side, and there are many of them
+        comparisons = (len(made.rows) - 2) * len(at)
+        lines.append(f"That is one win among {comparisons} comparisons: it may be chance. Try another --seed.")
+    return lines
+
+
+def _result(made: Comparison) -> dict[str, Any]:
+    return {
+        "measure": made.measure,
+        "samples": made.samples,
+        "folds": made.folds,
+        "budgets": list(made.budgets),
+        "never_escalating": made.weak,
+        "always_escalating": made.strong,
+        "bootstrap_resamples": made.replicates,
+        "routers": [
+            {
+                "name": row.name,
+                made.measure: row.value,
+                "oracle_share": row.oracle_share,
+                "difference_from_confidence": row.difference,
+                "interval": [[float(a), float(b)] for a, b in zip(row.low, row.high, strict=True)],
+                "beats_confidence": row.beats_reference,
+            }
+            for row in made.rows
+        ],
+        "beat_confidence": list(made.winners),
+    }

@@ -1,0 +1,59 @@
+"""`gainroute coordinator`: the front door of a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gainroute.cli._output import guarded
+from gainroute.errors import MissingExtraError, SettingError
+
+__all__ = ["coordinator", "register"]
+
+NEEDED = {"fastapi", "starlette", "uvicorn", "prometheus_client", "grpc", "cryptography", "google", "tomli"}
+
+
+@guarded
+def coordinator(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", show_default=False, help="A TOML file; see deploy/."),
+    ] = None,
+    new_token: Annotated[
+        bool, typer.Option("--new-token", help="Draw a token, print it and its hash for the config, and stop.")
+    ] = False,
+    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Answer clients in two rounds, asking the parties for embeddings only where the expected gain says so.
+
+    Settings come from the file and, over it, from GAINROUTE_COORDINATOR_<TABLE>_<KEY> in the environment. SIGTERM
+    drains: what was taken on is answered, then it stops.
+    """
+    try:
+        from gainroute.federation.coordinator.server import run_coordinator
+        from gainroute.federation.coordinator.settings_file import load_settings
+        from gainroute.federation.coordinator.tokens import hash_token
+        from gainroute.federation.coordinator.tokens import new_token as draw
+        from gainroute.federation.logging import log_to_stderr
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in NEEDED:
+            raise
+        raise MissingExtraError("the coordinator", "serve") from error
+    if new_token:
+        token = draw()
+        typer.echo(f"token  {token}\nhash   {hash_token(token)}")
+        return
+    if config is None:
+        raise SettingError("--config is missing; name a TOML file, see deploy/coordinator.example.toml")
+    if log_level not in ("debug", "info", "warning", "error"):
+        raise SettingError(f"--log-level is {log_level!r}; debug, info, warning or error is needed")
+    settings = load_settings(config)
+    log_to_stderr(log_level)
+    run_coordinator(settings, on_ready=lambda url: typer.echo(f"listening on {url}"))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("coordinator", short_help="Serve a federation's front door.")(coordinator)

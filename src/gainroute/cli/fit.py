@@ -1,0 +1,258 @@
+"""`gainroute fit`: calibration data in, router out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from gainroute.cli._loading import as_columns, class_names, folder_of, read_data, strong_columns
+from gainroute.cli._options import Classes, Data, Json, Labels, On, Posteriors, Utility, number_or, read_utility
+from gainroute.cli._output import budget_text, console, guarded, notes, percent, print_json
+from gainroute.errors import SettingError
+from gainroute.io.posteriors import Outcomes
+from gainroute.routing.router import Router
+
+__all__ = ["fit"]
+
+RULES = ("cross-fitted", "calibration", "certified")
+SHARED = ("threshold", "confidence", "min_gain", "seed")
+CALIBRATING = (*SHARED, "calibration", "lam", "eps")
+# Which settings each router takes; the paper's are fixed by the paper.
+SETTINGS = {
+    "expected-gain": (*CALIBRATING, "shrinkage", "pooling", "blend", "utility"),
+    "paper": ("min_gain", "utility"),
+    "confidence": SHARED,
+    "calibrated-confidence": CALIBRATING,
+    "learned-gain": SHARED,
+    "defer": SHARED,
+    "random": SHARED,
+}
+
+
+@guarded
+def fit(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write the router.")],
+    data: Data = None,
+    budget: Annotated[
+        float, typer.Option("--budget", "-b", help="The share of samples that may be escalated, from 0 to 1.")
+    ] = 0.2,
+    router: Annotated[str, typer.Option("--router", metavar="NAME", help=f"One of {', '.join(SETTINGS)}.")] = (
+        "expected-gain"
+    ),
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            show_default=False,
+            help="How the score above which a sample is escalated is found: cross-fitted (the default: the rate holds "
+            "on new data), calibration (the paper's; escalates somewhat more on new data), certified (the true rate "
+            "exceeds the budget with probability at most 1 − confidence; half of the data are kept for it), or a "
+            "number.",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(show_default=False, help="For --threshold certified; 0.95 unless given.")
+    ] = None,
+    min_gain: Annotated[
+        float | None,
+        typer.Option(
+            show_default=False,
+            help="Never escalate at a score below this, whatever the budget; 0 means: never pay for an expected loss.",
+        ),
+    ] = None,
+    utility: Utility = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="How posteriors are made to mean what they say: dirichlet (the default), temperature, or none.",
+        ),
+    ] = None,
+    lam: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|cv",
+            show_default=False,
+            help="Strength λ of the Dirichlet calibration's penalty; cv: by cross-validation (the default of "
+            "expected-gain; 1.0 elsewhere).",
+        ),
+    ] = None,
+    eps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|cv",
+            show_default=False,
+            help="Floor ε under its logarithm (1e-6 unless given); cv: by cross-validation.",
+        ),
+    ] = None,
+    shrinkage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="empirical-bayes (the default): draw the strong route's reliability on rare classes towards its "
+            "overall rate; or none, the paper's.",
+        ),
+    ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="log-linear (the default): weigh the parties by what they have shown to know; or mean, the paper's.",
+        ),
+    ] = None,
+    blend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="cv (the default): let the strong answer take the posteriors into account where that has been right "
+            "more often on samples held out, which needs strong_posterior; or none, the paper's.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(show_default=False, help="Draws the folds; 0 unless given.")] = None,
+    posteriors: Posteriors = None,
+    labels: Labels = None,
+    on: On = None,
+    classes: Classes = None,
+    json: Json = False,
+) -> None:
+    """Fit a router on calibration data: labelled samples that trained neither route.
+
+    Prints the samples of each class, the accuracy of both routes, and the share of new samples that will be escalated.
+    """
+    with notes() as said:
+        build = _builder(
+            router,
+            threshold=number_or(threshold, "--threshold", RULES),
+            confidence=confidence,
+            min_gain=min_gain,
+            utility=read_utility(utility),
+            calibration=calibration,
+            lam=number_or(lam, "--lam", ("cv",)),
+            eps=number_or(eps, "--eps", ("cv",)),
+            shrinkage=shrinkage,
+            pooling=pooling,
+            blend=blend,
+            seed=seed,
+        )
+        outcomes = read_data(data, posteriors, labels, on, classes)
+        outcomes.require("labels", "strong_prediction")
+        unfitted = build(budget, outcomes.class_names)
+        k = outcomes.local_posteriors.shape[2] - unfitted.extra_columns
+        known = outcomes.in_labels(outcomes.class_names, k)
+        fitted = unfitted.fit(
+            known.local_posteriors,
+            known.labels,  # type: ignore[arg-type] # required above
+            known.strong_prediction,
+            strong_posterior=known.strong_posterior,
+            weak_prediction=known.weak_prediction,
+            sample_weight=known.sample_weight,
+            present=known.present,
+        )
+        from gainroute.routing.artifacts import save
+
+        save(fitted, folder_of(out))
+        result = _summary(fitted, known, router) | {"out": str(out), "warnings": said}
+    if json:
+        print_json(result)
+    else:
+        _print(result)
+
+
+def _builder(name: str, **settings: Any) -> Callable[[float, Any], Router]:
+    from gainroute.routing import routers as known
+
+    given = {key: value for key, value in settings.items() if value is not None}
+    if name not in SETTINGS:
+        raise SettingError(f"--router is {name!r}; allowed are {', '.join(SETTINGS)}")
+    for key in given:
+        if key not in SETTINGS[name]:
+            where = ", ".join(other for other, keys in SETTINGS.items() if key in keys)
+            raise SettingError(f"--{key.replace('_', '-')} does not apply to --router {name}; it applies to {where}")
+    kinds: dict[str, Callable[..., Router]] = {
+        "expected-gain": known.ExpectedGainRouter,
+        "paper": known.ExpectedGainRouter.paper,
+        "confidence": known.ConfidenceRouter,
+        "calibrated-confidence": known.CalibratedConfidenceRouter,
+        "learned-gain": known.LearnedGainRouter,
+        "defer": known.DeferRouter,
+        "random": known.RandomRouter,
+    }
+    return lambda budget, classes: kinds[name](budget, classes=classes, **given)
+
+
+def _summary(router: Router, given: Outcomes, name: str) -> dict[str, Any]:
+    whole = slice(None) if given.present is None else given.present.all(axis=0)
+    rows = given.take(np.arange(len(given))[whole])
+    decision = router.route(rows.local_posteriors, weak_prediction=rows.weak_prediction)
+    truth = as_columns(router, rows.labels, "labels")
+    weak = as_columns(router, decision.weak_prediction, "weak_prediction")
+    strong = strong_columns(router, rows, decision)
+    rate, low, high = router.expected_rate_
+    counts = np.bincount(truth, minlength=router.n_classes_)
+    return {
+        "router": name,
+        "data": given.source,
+        "samples": len(rows),
+        "left_out": len(given) - len(rows),
+        "parties": list(given.party_names),
+        "classes": router.n_classes_,
+        "samples_by_class": dict(zip(class_names(router), counts.tolist(), strict=True)),
+        "weak_accuracy": float(np.average(weak == truth, weights=rows.sample_weight)),
+        "strong_accuracy": float(np.average(strong == truth, weights=rows.sample_weight)),
+        "budget": router.budget,
+        "threshold_rule": router.threshold if isinstance(router.threshold, str) else "given",
+        "threshold": router.threshold_,
+        "expected_rate": rate,
+        "expected_rate_interval": [low, high],
+        "min_gain": router.min_gain,
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    out = console()
+    lines = {
+        "data": f"{result['data']}: {result['samples']:,} samples, {_named(result['parties'])}, "
+        f"{result['classes']} classes",
+        "samples a class": _counts(result["samples_by_class"]),
+        "weak route": f"{percent(result['weak_accuracy'])} right (the parties' posteriors, averaged)",
+        "strong route": f"{percent(result['strong_accuracy'])} right",
+        "threshold": f"score > {result['threshold']:.4g} is escalated ({result['threshold_rule']})",
+        "rate to expect": f"{percent(result['expected_rate'])} of new samples escalated, 95 % interval "
+        f"{_range(result['expected_rate_interval'])} (budget {budget_text(result['budget'])})",
+        "written to": result["out"],
+    }
+    for name, text in lines.items():
+        out.print(f"{name:<16} {text}", soft_wrap=True)
+    if result["threshold_rule"] == "calibration":
+        out.print("The threshold was read off the samples the router was fitted on: new data escalate somewhat more.")
+    if result["min_gain"] is not None and result["expected_rate"] < result["budget"] - 0.005:
+        out.print("The minimum gain keeps the rate below the budget.")
+    if result["strong_accuracy"] <= result["weak_accuracy"]:
+        out.print("The strong route is not right more often than the weak one: a budget buys little on these data.")
+    out.print(f"Next, on other labelled samples: gainroute plan {result['out']} holdout.npz", soft_wrap=True)
+
+
+def _named(parties: list[str]) -> str:
+    count = f"{len(parties)} part{'y' if len(parties) == 1 else 'ies'}"
+    telling = not all(name.startswith("party") for name in parties) and len(parties) <= 8
+    return f"{count} ({', '.join(parties)})" if telling else count
+
+
+def _counts(counts: dict[str, int]) -> str:
+    if len(counts) <= 12:
+        return ", ".join(f"{name}: {count}" for name, count in counts.items())
+    fewest = sorted(counts.items(), key=lambda item: item[1])
+    low = ", ".join(f"{name}: {count}" for name, count in fewest[:3])
+    return f"from {fewest[0][1]} to {fewest[-1][1]}, median {int(np.median(list(counts.values())))}; fewest {low}"
+
+
+def _range(ends: list[float]) -> str:
+    return f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"

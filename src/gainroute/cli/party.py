@@ -1,0 +1,243 @@
+"""`gainroute party` and `gainroute certs`: the party process, and who may talk to whom."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gainroute.cli._options import Json
+from gainroute.cli._output import console, guarded, print_json, table
+from gainroute.errors import DataError, MissingExtraError, SettingError
+
+if TYPE_CHECKING:
+    from gainroute.federation.pki.certificates import CertificateInfo, Identity
+
+__all__ = ["certs", "party", "register"]
+
+PASSPHRASE = "GAINROUTE_CA_PASSPHRASE"  # noqa: S105 (the name of a variable)
+NEEDED = {"grpc", "grpc_health", "grpc_reflection", "google", "cryptography", "tomli"}
+
+certs = typer.Typer(
+    no_args_is_help=True, help="Make a private authority, and certificates for parties and coordinators."
+)
+
+Role = Annotated[str, typer.Argument(metavar="ROLE", help="party or coordinator.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name, as the other side writes it in its settings.")]
+Ca = Annotated[Path, typer.Option("--ca", metavar="FOLDER", help="The authority's folder, from `certs init`.")]
+Days = Annotated[float, typer.Option(help="How long the certificate is valid.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `party` and `certs` to the command line."""
+    app.command("party", short_help="Serve one party, beside its own data.")(party)
+    app.add_typer(certs, name="certs", short_help="Make and look at certificates.")
+
+
+def _missing(error: ModuleNotFoundError, what: str) -> Exception:
+    known = error.name is not None and error.name.partition(".")[0] in NEEDED
+    return MissingExtraError(what, "serve") if known else error
+
+
+@guarded
+def party(
+    config: Annotated[
+        Path, typer.Option("--config", "-c", metavar="FILE", help="Settings, as deploy/party.example.toml.")
+    ],
+    check: Annotated[
+        bool, typer.Option("--check", help="Load everything, say what would be served, and stop.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout when it listens.")] = False,
+) -> None:
+    """Serve one party: answer the coordinators it names with posteriors and embeddings, never with a view.
+
+    SIGTERM finishes what is in flight and ends; SIGHUP looks for new model versions. Logs are JSON lines on stderr.
+    """
+    # gRPC writes lines of its own to stderr, which no reader of JSON understands; GRPC_VERBOSITY=INFO brings them back.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        from gainroute.federation.party.process import PartyNode, run_party
+        from gainroute.federation.party.settings import load_party_settings
+    except ModuleNotFoundError as error:
+        raise _missing(error, "serving a party") from error
+    settings = load_party_settings(config)
+    if check:
+        print_json(PartyNode(settings).summary())
+        return
+    run_party(settings, _line if json else None)
+
+
+def _line(told: dict[str, Any]) -> None:
+    import json
+
+    typer.echo(json.dumps(told))
+
+
+def _identity(role: str, name: str) -> Identity:
+    try:
+        from gainroute.federation.pki.certificates import Identity
+    except ModuleNotFoundError as error:
+        raise _missing(error, "making certificates") from error
+    return Identity(role, name)
+
+
+def _passphrase() -> bytes | None:
+    found = os.environ.get(PASSPHRASE, "")
+    return found.encode() if found else None
+
+
+def _label(identity: Identity) -> str:
+    return identity.dns.partition(".")[0]
+
+
+@certs.command("init")
+@guarded
+def init(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where ca.crt and ca.key go.")],
+    name: Annotated[str, typer.Option(help="Shown as the issuer.")] = "gainroute",
+    days: Days = 3650,
+) -> None:
+    """Make a private authority. ca.key stays in that folder; ca.crt goes to everyone.
+
+    With GAINROUTE_CA_PASSPHRASE set, the key is encrypted with it.
+    """
+    _identity("party", name)
+    from gainroute.federation.pki.authority import Authority
+
+    Authority.create(out, name=name, days=days, passphrase=_passphrase())
+    typer.echo(f"{out / 'ca.crt'}  give this to every party and coordinator")
+    typer.echo(f"{out / 'ca.key'}  keep this where it is, and a copy of it offline")
+
+
+@certs.command("request")
+@guarded
+def request(
+    role: Role,
+    name: Name,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where key and request go.")] = Path(),
+) -> None:
+    """Make a key and a signing request, where the certificate will be used. Only the request travels.
+
+    Where there is a key already, the new one is put beside it, until `certs install` brings its certificate.
+    """
+    identity = _identity(role, name)
+    from gainroute._util.files import write_bytes
+    from gainroute.federation.pki.authority import make_request, write_private
+
+    out.mkdir(parents=True, exist_ok=True)
+    key = out / f"{_label(identity)}.key"
+    key = key.with_name(f"{key.name}.next") if key.exists() else key
+    private, asked = make_request(identity)
+    write_private(key, private)
+    write_bytes(out / f"{_label(identity)}.csr", asked)
+    typer.echo(f"{key}  stays here")
+    typer.echo(f"{out / _label(identity)}.csr  send this to whoever holds the authority")
+
+
+@certs.command("sign")
+@guarded
+def sign(
+    role: Role,
+    name: Name,
+    asked: Annotated[Path, typer.Argument(metavar="REQUEST", help="The .csr file that came.")],
+    ca: Ca,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where the certificate goes.")],
+    days: Days = 90,
+) -> None:
+    """Sign a request that came, for the role and name that you say; another one inside it is refused."""
+    identity = _identity(role, name)
+    from gainroute._util.files import write_bytes
+    from gainroute.federation.pki.authority import Authority
+    from gainroute.federation.pki.certificates import read_certificate
+
+    signed = Authority.load(ca, _passphrase()).sign(asked.read_bytes(), identity, days=days)
+    write_bytes(out, signed)
+    info = read_certificate(signed)
+    typer.echo(f"{out}  {role} {name}, until {info.not_after:%Y-%m-%d}, sha256 {info.fingerprint}")
+
+
+@certs.command("install")
+@guarded
+def install(
+    certificate: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="The .crt file that came back.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the key was made.")] = Path(),
+) -> None:
+    """Put a certificate that came back beside its key. A running process takes it by itself."""
+    _identity("party", "any")
+    from gainroute._util.files import write_bytes
+    from gainroute.federation.pki.authority import write_private
+    from gainroute.federation.pki.certificates import key_matches, read_certificate
+
+    pem = certificate.read_bytes()
+    info = read_certificate(pem, str(certificate))
+    if info.identity is None:
+        raise DataError(f"{certificate} carries no gainroute identity: have it signed with `gainroute certs sign`")
+    key = out / f"{_label(info.identity)}.key"
+    waiting = key.with_name(f"{key.name}.next")
+    fitting = [path for path in (waiting, key) if path.is_file() and key_matches(pem, path.read_bytes())]
+    if not fitting:
+        raise SettingError(f"{out} holds no key for {certificate}: run this where `certs request` was run")
+    if fitting[0] == waiting:
+        write_private(key, waiting.read_bytes())
+        waiting.unlink()
+    target = key.with_suffix(".crt")
+    write_bytes(target, pem)
+    typer.echo(f"{target}  {info.identity.role} {info.identity.name}, until {info.not_after:%Y-%m-%d}")
+
+
+@certs.command("issue")
+@guarded
+def issue(
+    role: Role,
+    name: Name,
+    ca: Ca,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where key and certificate go.")],
+    days: Days = 90,
+) -> None:
+    """Request, sign and install in one step: for trials, where authority and holder are one."""
+    identity = _identity(role, name)
+    from gainroute.federation.pki.authority import Authority
+
+    files = Authority.load(ca, _passphrase()).issue(identity, out, days=days)
+    typer.echo(f"{files.certificate}\n{files.key}\n{files.ca}")
+
+
+@certs.command("status")
+@guarded
+def status(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Certificates, or folders of them.")],
+    warn_days: Annotated[float, typer.Option(help="Exit with 1 where one ends sooner.")] = 0,
+    json: Json = False,
+) -> None:
+    """Show whose certificates these are, their fingerprints, and the days that are left."""
+    _identity("party", "any")
+    from gainroute.federation.pki.certificates import read_certificate
+
+    files = [file for path in paths for file in (sorted(path.rglob("*.crt")) if path.is_dir() else [path])]
+    if not files:
+        raise DataError(f"{', '.join(map(str, paths))}: no .crt file there")
+    found = [_shown(file, read_certificate(file.read_bytes(), str(file))) for file in files]
+    if json:
+        print_json({"certificates": found})
+    else:
+        shown = table("file", "role", "name", "days left", "until", "sha256")
+        for entry in found:
+            left = f"{entry['days_left']:.1f}"
+            shown.add_row(entry["file"], entry["role"], entry["name"], left, entry["until"][:10], entry["sha256"])
+        console().print(shown)
+    if min(entry["days_left"] for entry in found) < warn_days:
+        raise typer.Exit(1)
+
+
+def _shown(file: Path, info: CertificateInfo) -> dict[str, Any]:
+    who = info.identity
+    return {
+        "file": str(file),
+        "role": "authority" if who is None else who.role,
+        "name": "–" if who is None else who.name,
+        "days_left": round(info.days_left(), 2),
+        "until": info.not_after.isoformat(),
+        "sha256": info.fingerprint,
+    }

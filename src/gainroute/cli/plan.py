@@ -1,0 +1,285 @@
+"""`gainroute plan`: what each budget buys, as a table and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from gainroute.cli._loading import as_columns, class_names, folder_of, for_router, read_data, strong_columns
+from gainroute.cli._options import (
+    Classes,
+    Data,
+    Json,
+    Labels,
+    On,
+    Posteriors,
+    RouterFile,
+    Utility,
+    numbers,
+    read_utility,
+    whole_numbers,
+)
+from gainroute.cli._output import budget_text, console, guarded, notes, percent, print_json, table
+from gainroute.errors import SettingError
+from gainroute.evaluation.plan import BUDGETS, Plan, PlanPoint, plan_budgets
+from gainroute.routing.router import Router
+
+__all__ = ["plan"]
+
+RECALL_COLUMNS = 10
+MARKS = {"knee": "knee", "gain_ends": "gain ends", "target": "target", "deployed": "as saved"}
+
+
+@guarded
+def plan(
+    router: RouterFile,
+    data: Data = None,
+    target_accuracy: Annotated[
+        float | None,
+        typer.Option(show_default=False, help="Find the smallest budget that reaches this accuracy, such as 0.95."),
+    ] = None,
+    dimensions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="D,D,...",
+            show_default=False,
+            help="Length of each party's embedding, such as 512,512: adds the bytes sent for a sample.",
+        ),
+    ] = None,
+    cost_weak: Annotated[
+        float | None, typer.Option(show_default=False, help="Cost of the cheap answer, paid for every sample.")
+    ] = None,
+    cost_strong: Annotated[
+        float | None,
+        typer.Option(show_default=False, help="Cost of the strong answer, paid in addition for an escalated sample."),
+    ] = None,
+    utility: Utility = None,
+    budgets: Annotated[str, typer.Option(metavar="B,B,...", help="The budgets of the table, from 0 to 1.")] = ",".join(
+        f"{b:g}" for b in BUDGETS
+    ),
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="Where to draw the picture (.png, .svg or .pdf). Unless given: <router>-plan.png beside the router, "
+            "if matplotlib is installed; with --json, none.",
+        ),
+    ] = None,
+    no_figure: Annotated[bool, typer.Option("--no-figure", help="Draw no picture.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap behind the intervals.")] = 0,
+    posteriors: Posteriors = None,
+    labels: Labels = None,
+    on: On = None,
+    classes: Classes = None,
+    json: Json = False,
+) -> None:
+    """Show what each budget buys, on labelled samples the router was not fitted on.
+
+    For every budget: the accuracy (or mean utility) with its 95 % interval, the recall of each class, and the cost.
+    Marked are the knee (the smallest budget within 0.5 points of the best), the rate beyond which escalating is
+    expected to lose, and what the router does as it was saved.
+    """
+    with notes() as said:
+        from gainroute.routing.artifacts import load
+
+        fitted = load(router)
+        cost = _cost(fitted, dimensions, cost_weak, cost_strong)
+        rates = numbers(budgets, "--budgets")
+        read = read_data(data, posteriors, labels, on, classes)
+        read.require("labels", "strong_prediction")
+        known, weak = for_router(fitted, read.complete())
+        decision = fitted.route(known.local_posteriors, weak_prediction=weak)
+        own = getattr(fitted, "utility", None)
+        worth = own if utility is None else read_utility(utility)
+        made = plan_budgets(
+            decision.score,
+            as_columns(fitted, decision.weak_prediction, "weak_prediction"),
+            strong_columns(fitted, known, decision),
+            as_columns(fitted, known.labels, "labels"),
+            fitted.n_classes_,
+            utility=worth,
+            sample_weight=known.sample_weight,
+            budgets=rates,
+            target_accuracy=target_accuracy,
+            threshold=fitted.threshold_,
+            score_is_gain=_predicts_gain(fitted, own, worth),
+            seed=seed,
+        )
+        drawn, why_not = _draw(made, figure, _default_figure(router, json or no_figure), known.source)
+    if json:
+        print_json(_result(made, class_names(fitted), cost) | {"figure": drawn, "warnings": said})
+    else:
+        _print(made, fitted, class_names(fitted), cost, target_accuracy)
+        if drawn or why_not:
+            console().print(f"Picture: {drawn or why_not}", soft_wrap=True)
+
+
+Cost = dict[str, Callable[[float], float]]
+
+
+def _predicts_gain(router: Router, own: Any, worth: Any) -> bool:
+    """Whether the score is the gain expected, in the units the plan is drawn in."""
+    from gainroute.routing.routers import ExpectedGainRouter, LearnedGainRouter
+
+    same = worth is own or (own is not None and np.array_equal(own, worth))
+    return isinstance(router, (ExpectedGainRouter, LearnedGainRouter)) and same
+
+
+def _cost(router: Router, dimensions: str | None, weak: float | None, strong: float | None) -> Cost:
+    cost: Cost = {}
+    if dimensions is not None:
+        from gainroute.routing.communication import communication_cost
+
+        lengths = whole_numbers(dimensions, "--dimensions")
+        if len(lengths) != router.n_parties_:
+            raise SettingError(
+                f"--dimensions lists {len(lengths)} length(s), the router has {router.n_parties_} parties; one each is "
+                "needed"
+            )
+        k = router.n_classes_ + router.extra_columns
+        communication_cost(k, lengths)  # refuses what is no length, before anything is computed
+        cost["bytes"] = lambda rate: communication_cost(k, lengths, rate)
+    if (weak is None) != (strong is None):
+        raise SettingError("--cost-weak and --cost-strong go together; give both (0 is allowed)")
+    if weak is not None and strong is not None:
+        if min(weak, strong) < 0:
+            raise SettingError(f"--cost-weak is {weak} and --cost-strong {strong}; costs are numbers of 0 or more")
+        cost["cost"] = lambda rate: weak + rate * strong
+    return cost
+
+
+def _default_figure(router: Path, unwanted: bool) -> Path | None:
+    return None if unwanted else router.with_name(f"{router.stem}-plan.png")
+
+
+def _draw(made: Plan, asked: Path | None, default: Path | None, source: str) -> tuple[str | None, str]:
+    """Draw, and say where; a picture nobody asked for may fail without failing the command."""
+    from gainroute.evaluation.plan_figure import draw_plan
+
+    title = f"What each budget buys on {Path(source).name} ({made.samples:,} samples)"
+    if asked is not None:
+        draw_plan(made, folder_of(asked), title)
+        return str(asked), ""
+    if default is None:
+        return None, ""
+    if find_spec("matplotlib") is None:
+        return None, "not drawn; pip install 'gainroute[plots]' for one"
+    try:
+        draw_plan(made, default, title)
+    except OSError as error:
+        return None, f"not drawn ({error}); choose a place with --figure"
+    return str(default), ""
+
+
+def _print(made: Plan, router: Router, names: list[str], cost: Cost, target: float | None) -> None:
+    out = console()
+    rows = _rows(made)
+    accuracy = made.measure == "accuracy"
+
+    def value(v: float) -> str:
+        return percent(v) if accuracy else f"{v:.4g}"
+
+    few = len(names) <= RECALL_COLUMNS
+    costs = [{"bytes": "bytes a sample", "cost": "cost a sample"}[name] for name in cost]
+    main = table("budget", made.measure, "95 % interval", *costs, *([] if few else ["lowest recalls"]), "")
+    main.columns[-1].justify = "left"
+    for point, marks in rows:
+        ends = f"{100 * point.low:.1f} – {100 * point.high:.1f}" if accuracy else f"{point.low:.4g} – {point.high:.4g}"
+        paid = [f"{of(point.rate):,.4g}" if name == "cost" else f"{of(point.rate):,.0f}" for name, of in cost.items()]
+        lowest = [] if few else [_lowest(point.recall, names)]
+        main.add_row(budget_text(point.rate), value(point.value), ends, *paid, *lowest, ", ".join(marks))
+    out.print(f"What each budget buys ({made.samples:,} samples)", style="bold")
+    out.print(main)
+    if few:
+        recall = table("budget", *(name[:12] for name in names))
+        for point, _ in rows:
+            recall.add_row(budget_text(point.rate), *("–" if np.isnan(r) else f"{100 * r:.1f}" for r in point.recall))
+        out.print("Recall: share of each true class answered right, in %", style="bold")
+        out.print(recall)
+    for line in _marks(made, router, value, target):
+        out.print(line, soft_wrap=True)
+
+
+def _rows(made: Plan) -> list[tuple[PlanPoint, list[str]]]:
+    """Budgets and marked points by rate; a mark that falls on a budget joins its row."""
+    rows: list[tuple[PlanPoint, list[str]]] = [(point, []) for point in made.points]
+    for field, text in MARKS.items():
+        point = getattr(made, field)
+        if point is None:
+            continue
+        same = [marks for other, marks in rows if abs(other.rate - point.rate) < 5e-4]
+        if same:
+            same[0].append(text)
+        else:
+            rows.append((point, [text]))
+    return sorted(rows, key=lambda row: row[0].rate)
+
+
+def _marks(made: Plan, router: Router, value: Callable[[float], str], target: float | None) -> list[str]:
+    lines = []
+    best = int(np.argmax(made.value))
+    if made.knee is not None:
+        near = "0.5 points" if made.measure == "accuracy" else "0.5 % of the utility's range"
+        lines.append(
+            f"Knee: {budget_text(made.knee.rate)} is the smallest budget within {near} of the best "
+            f"({value(float(made.value[best]))} at {budget_text(float(made.rate[best]))})."
+        )
+    if made.gain_ends is not None:
+        ends = made.gain_ends.rate
+        lines.append(
+            "Gain: expected to be positive for every sample."
+            if ends >= 1
+            else f"Gain ends: beyond {budget_text(ends)} the router expects each further escalation to lose; "
+            "`gainroute fit --min-gain 0` stops there."
+        )
+    if target is not None:
+        lines.append(
+            f"Target: no budget reaches an accuracy of {percent(target)} on these samples."
+            if made.target is None
+            else f"Target: {budget_text(made.target.rate)} is the smallest budget that reaches an accuracy of "
+            f"{percent(target)}; the interval tells how sure that is."
+        )
+    if made.deployed is not None:
+        lines.append(
+            f"As saved: budget {budget_text(router.budget)}, score > {router.threshold_:.4g}, which escalates "
+            f"{budget_text(made.deployed.rate)} of these samples: {value(made.deployed.value)}."
+        )
+    return lines
+
+
+def _lowest(recall: np.ndarray[Any, np.dtype[np.float64]], names: list[str]) -> str:
+    known = [i for i in np.argsort(recall, kind="stable") if not np.isnan(recall[i])]
+    return ", ".join(f"{names[i]}: {100 * recall[i]:.0f} %" for i in known[:3])
+
+
+def _result(made: Plan, names: list[str], cost: Cost) -> dict[str, Any]:
+    def written(point: PlanPoint | None) -> dict[str, Any] | None:
+        if point is None:
+            return None
+        recall = dict(zip(names, point.recall.tolist(), strict=True))
+        return {
+            "rate": point.rate,
+            made.measure: point.value,
+            "interval": [point.low, point.high],
+            "accuracy": point.accuracy,
+            "recall": recall,
+            **{name: of(point.rate) for name, of in cost.items()},
+        }
+
+    return {
+        "measure": made.measure,
+        "samples": made.samples,
+        "bootstrap_resamples": made.replicates,
+        "budgets": [written(point) for point in made.points],
+        "knee": written(made.knee),
+        "gain_ends": written(made.gain_ends),
+        "target": written(made.target),
+        "as_saved": written(made.deployed),
+        "skewed": made.skewed,
+    }

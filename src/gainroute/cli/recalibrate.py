@@ -1,0 +1,109 @@
+"""`gainroute recalibrate`: a router refitted from what it has answered."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from gainroute.cli._options import Json
+from gainroute.cli._output import console, guarded, notes, percent, print_json, table
+from gainroute.errors import MissingExtraError, SettingError, TooFewSamplesError
+
+__all__ = ["recalibrate", "register"]
+
+HELD_OUT = 0.3
+DAY = 86_400.0
+
+
+@guarded
+def recalibrate(
+    router: Annotated[Path, typer.Argument(metavar="ROUTER", help="The artifact that made the decisions.")],
+    log: Annotated[Path, typer.Option("--log", metavar="FILE", help="The coordinator's decision log.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write the new router.")],
+    days: Annotated[
+        float | None,
+        typer.Option(
+            "--days", metavar="N", show_default=False, help="Use only the last N days: those after the drift."
+        ),
+    ] = None,
+    min_labels: Annotated[
+        int | None, typer.Option("--min-labels", show_default="200, or ten a class", help="Labels that are needed.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Refit a router's calibrator, reliability and threshold from its decision log and the feedback in it.
+
+    Samples below the threshold must have had a chance of being escalated (explore in the coordinator's settings), or
+    nothing is known of the strong route there. First a router fitted on the older 70 % of the labelled decisions is
+    compared with the old one on the rest, both at the same rate; then one fitted on everything is written.
+    """
+    with notes() as said:
+        result, comparison = _refit(router, log, out, days, min_labels)
+    if json:
+        print_json(result | {"warnings": said})
+        return
+    say = console()
+    shown = table("", "old", "new")
+    for name, old, new in result["changes"]:
+        shown.add_row(name, f"{old:.4g}", f"{new:.4g}")
+    say.print(shown)
+    say.print(comparison, soft_wrap=True)
+    say.print(
+        f"{result['labels']:,} labels on {result['decisions']:,} decisions, {percent(result['rate'])} of them "
+        f"escalated. New router: {out}",
+        soft_wrap=True,
+    )
+    if result["unexplored"]:
+        say.print(f"{result['unexplored']:,} decisions made while nothing was explored were left out.", soft_wrap=True)
+
+
+def _refit(path: Path, log: Path, out: Path, days: float | None, min_labels: int | None) -> tuple[dict[str, Any], str]:
+    if days is not None and not days > 0:
+        raise SettingError(f"--days is {days}; a number above 0 is needed")
+    try:
+        from gainroute._util.hashing import hash_contents
+        from gainroute.federation.coordinator.decision_log.reading import read_decisions
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("reading a decision log", "serve") from error
+    from gainroute.control.recalibrate import recalibrate as refit
+    from gainroute.control.shadow import compare_shadow
+    from gainroute.routing.artifacts import load, save
+
+    old = load(path)
+    since = 0.0 if days is None else time.time() - days * DAY
+    read = read_decisions(log, old, hash_contents(path), since)
+    new = refit(old, read.decisions, min_labels=min_labels)
+    comparison: dict[str, Any] | None = None
+    told = "Too few labels to hold some back for a comparison: watch the new router in the shadow before it answers."
+    labelled = np.flatnonzero(read.labelled)
+    first = labelled[round((1 - HELD_OUT) * len(labelled))]
+    try:
+        older = refit(old, read.take(slice(0, first)).decisions, min_labels=min_labels)
+        found = compare_shadow(old, older, read.take(slice(first, None)).decisions)
+        comparison, told = vars(found) | {"verdict": found.verdict}, f"On decisions held back, {found}."
+    except TooFewSamplesError:
+        pass
+    save(new, out, provenance=old.provenance_)
+    result = {
+        "out": str(out),
+        "decisions": len(read.time),
+        "labels": len(labelled),
+        "unexplored": read.unexplored,
+        "rate": float(read.escalated.mean()),
+        "changes": [
+            ["threshold", old.threshold_, new.threshold_],
+            ["mean reliability", float(old.reliability_.mean()), float(new.reliability_.mean())],
+            ["expected rate", old.expected_rate_[0], new.expected_rate_[0]],
+        ],
+        "comparison": comparison,
+    }
+    return result, told
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("recalibrate", short_help="Refit a router from its decision log.")(recalibrate)

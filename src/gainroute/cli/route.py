@@ -1,0 +1,184 @@
+"""`gainroute route` and `gainroute explain`: decisions on new data, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gainroute.cli._loading import folder_of, for_router, read_data
+from gainroute.cli._options import Classes, Data, Json, Labels, On, Posteriors, RouterFile
+from gainroute.cli._output import budget_text, console, guarded, notes, percent, print_json, table
+from gainroute.errors import DataError, SettingError
+from gainroute.io.posteriors import Outcomes
+from gainroute.routing.score import Explanation
+
+__all__ = ["explain", "route"]
+
+SHOWN = 15
+
+
+@guarded
+def route(
+    router: RouterFile,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Where to write the decisions: .npz, or .parquet. Holds ids, escalate, score, weak_prediction, "
+            "pooled, calibrated, incomplete and threshold.",
+        ),
+    ],
+    data: Data = None,
+    posteriors: Posteriors = None,
+    labels: Labels = None,
+    on: On = None,
+    classes: Classes = None,
+    json: Json = False,
+) -> None:
+    """Decide which new samples to escalate. Needs posteriors only: labels and strong answers are not looked at.
+
+    A sample that lacks a party is answered from those present, never escalated, and marked incomplete.
+    """
+    with notes() as said:
+        from gainroute.io.posteriors import save_decision
+        from gainroute.routing.artifacts import load
+
+        fitted = load(router)
+        known, weak = for_router(fitted, read_data(data, posteriors, labels, on, classes))
+        decision = fitted.route(known.local_posteriors, weak_prediction=weak, present=known.present)
+        save_decision(decision, folder_of(out), known.ids)
+        count, rate = int(decision.escalate.sum()), float(decision.escalate.mean())
+        result: dict[str, Any] = {
+            "samples": len(decision),
+            "escalated": count,
+            "rate": rate,
+            "budget": fitted.budget,
+            "threshold": decision.threshold,
+            "incomplete": int(decision.incomplete.sum()),
+            "out": str(out),
+            "warnings": said,
+        }
+    if json:
+        print_json(result)
+        return
+    say = console()
+    say.print(
+        f"{count:,} of {len(decision):,} samples are escalated: {percent(rate)} (budget {budget_text(fitted.budget)}, "
+        f"score > {decision.threshold:.4g}).",
+        soft_wrap=True,
+    )
+    if result["incomplete"]:
+        say.print(f"{result['incomplete']:,} lack a party: answered from those present, not escalated.")
+    say.print(f"Decisions: {out}", soft_wrap=True)
+
+
+@guarded
+def explain(
+    router: RouterFile,
+    data: Data = None,
+    row: Annotated[
+        int | None, typer.Option("--row", "-r", show_default=False, help="Which sample, counted from 0.")
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option("--id", metavar="ID", show_default=False, help="Which sample, by its id.")
+    ] = None,
+    posteriors: Posteriors = None,
+    labels: Labels = None,
+    on: On = None,
+    classes: Classes = None,
+    json: Json = False,
+) -> None:
+    """Show why one sample is escalated or kept: what each class adds to its score.
+
+    A class adds to the score when it is likely, is not the cheap answer, and the strong route is good at it.
+    """
+    with notes() as said:
+        from gainroute.routing.artifacts import load
+        from gainroute.routing.routers import ExpectedGainRouter
+
+        fitted = load(router)
+        if not isinstance(fitted, ExpectedGainRouter):
+            raise SettingError(
+                f"{router} holds a {type(fitted).__name__}; only the score of an expected-gain router is a sum over "
+                "classes that can be explained: fit one with --router expected-gain"
+            )
+        known, weak = for_router(fitted, read_data(data, posteriors, labels, on, classes))
+        i = _row(known, row, sample)
+        if known.present is not None and not known.present[:, i].all():
+            absent = ", ".join(n for n, there in zip(known.party_names, known.present[:, i], strict=True) if not there)
+            raise DataError(
+                f"row {i} of {known.source} lacks {absent}; it is answered from those present and never escalated, so "
+                "there is no score to explain: choose a complete row"
+            )
+        why = fitted.explain(known.local_posteriors[:, i], weak_prediction=None if weak is None else weak[i])
+    name = str(i if known.ids is None else known.ids[i])
+    if json:
+        print_json(_result(why, i, name) | {"warnings": said})
+    else:
+        _print(why, i, name, fitted.utility is not None)
+
+
+def _row(outcomes: Outcomes, row: int | None, sample: str | None) -> int:
+    if (row is None) == (sample is None):
+        raise SettingError("which sample? Give one of --row (counted from 0) and --id")
+    if row is not None:
+        if not 0 <= row < len(outcomes):
+            raise SettingError(f"--row is {row}; {outcomes.source} has the rows 0 to {len(outcomes) - 1}")
+        return row
+    outcomes.require("ids")
+    ids = [str(value) for value in outcomes.ids.tolist()]  # type: ignore[union-attr] # required above
+    if sample not in ids:
+        raise SettingError(f"--id is {sample!r}; {outcomes.source} has no such id: they look like {', '.join(ids[:3])}")
+    return ids.index(sample)
+
+
+def _print(why: Explanation, row: int, name: str, utility: bool) -> None:
+    out = console()
+    verdict = "escalated" if why.escalate else "kept"
+    relation = ">" if why.escalate else "≤"
+    which = f"Row {row}" if name == str(row) else f"Row {row} (id {name})"
+    out.print(
+        f"{which} is {verdict}: score {why.score:+.4f} {relation} threshold {why.threshold:+.4f}. "
+        f"The cheap answer is {why.weak_prediction}.",
+        soft_wrap=True,
+    )
+    worth = "strong is worth" if utility else "strong is right"
+    shown = table("class", "pooled", "calibrated", worth, "adds to score")
+    order = sorted(range(len(why.contribution)), key=lambda k: -abs(float(why.contribution[k])))
+    for k in order[:SHOWN]:
+        strong = f"{why.reliability[k]:.4g}" if utility else percent(float(why.reliability[k]))
+        mark = " (cheap answer)" if why.classes[k] == why.weak_prediction else ""
+        shown.add_row(
+            f"{why.classes[k]}{mark}",
+            percent(float(why.pooled[k])),
+            percent(float(why.calibrated[k])),
+            strong,
+            f"{why.contribution[k]:+.4f}",
+        )
+    if len(order) > SHOWN:
+        rest = sum(float(why.contribution[k]) for k in order[SHOWN:])
+        shown.add_row(f"{len(order) - SHOWN} more", "", "", "", f"{rest:+.4f}")
+    shown.add_row("score", "", "", "", f"{why.score:+.4f}", style="bold")
+    out.print(shown)
+    unit = "utility" if utility else "accuracy"
+    out.print(f"The score is the {unit} expected to be gained by asking the strong route.", soft_wrap=True)
+
+
+def _result(why: Explanation, row: int, name: str) -> dict[str, Any]:
+    columns = ("pooled", "calibrated", "reliability", "contribution")
+    return {
+        "row": row,
+        "id": name,
+        "escalate": why.escalate,
+        "score": why.score,
+        "threshold": why.threshold,
+        "weak_prediction": getattr(why.weak_prediction, "item", lambda: why.weak_prediction)(),
+        "classes": [
+            {"class": str(label), **{c: float(getattr(why, c)[k]) for c in columns}}
+            for k, label in enumerate(why.classes)
+        ],
+    }

@@ -1,0 +1,353 @@
+"""A budget that holds while the world drifts: the threshold follows the scores, sample by sample.
+
+A threshold read off calibration data spends B only as long as new scores are distributed like the old ones. The
+controller keeps a level θ on the scale of the calibration distribution function F, escalates where F(s) > θ, and moves
+θ after every sample:
+
+    θ ← θ + η (1[escalated] − B)
+
+Every escalation makes the next one harder, every sample kept makes it easier. Because F(s) lies in [0, 1], θ can never
+leave [−ηB, 1 + η(1 − B)], and so, whatever the scores do, over any n samples in a row
+
+    |rate − B| ≤ (1 + η) / (η n)
+
+This is the argument of adaptive conformal inference (Gibbs and Candès, 2021), for a rate in place of a coverage.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from gainroute.control.score_scale import CalibrationScale
+from gainroute.control.token_bucket import TokenBucket
+from gainroute.errors import SettingError
+from gainroute.routing.decide import BUDGET_REMEDY, calibration_threshold
+from gainroute.routing.inputs import check_fraction
+from gainroute.routing.router import Router
+from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray
+
+__all__ = ["BudgetController", "ControlledDecision"]
+
+FORMAT = "gainroute.budget"
+VERSION = 1
+WINDOW, TOLERANCE = 2000, 0.02  # what the default step promises: any 2,000 samples in a row within 2 points of B
+DEFAULT_STEP = 1 / (WINDOW * TOLERANCE - 1)
+DECISION = tuple(f.name for f in fields(Decision))
+
+
+@dataclass(frozen=True, eq=False)
+class ControlledDecision(Decision):
+    """A decision whose threshold moved from sample to sample.
+
+    Attributes
+    ----------
+    escalate, score, weak_prediction, pooled, calibrated, incomplete, threshold
+        See `Decision`; `threshold` is τ as it stood before the first sample.
+    thresholds : (N,)
+        τ as it stood for each sample; +∞ where nothing could be escalated: the cap was reached, or the budget spent.
+    probability : (N,)
+        With what probability the sample was escalated, given its score and all that came before: 1 above its threshold,
+        the share explored below it, 0 where nothing could be escalated.
+    explored : (N,) bool
+        True where a sample below its threshold was escalated at random.
+    capped : (N,) bool
+        True where the cap alone stopped an escalation.
+    """
+
+    thresholds: FloatArray
+    probability: FloatArray
+    explored: BoolArray
+    capped: BoolArray
+
+
+class BudgetController:
+    """Keep the escalation rate at B, batch after batch, whatever the scores do.
+
+    It stands where a router stands: `route` and `answer`, in `predict_two_round` and `cascade` as well. Samples are
+    counted one by one, so that the same stream gives the same decisions however it is cut into batches. Samples that
+    lack a party are never escalated, and not counted.
+
+    Parameters
+    ----------
+    router
+        A fitted router.
+    budget
+        B, the share of samples that may be escalated; the router's own unless given.
+    step
+        η. By default 1/39, with which any 2,000 samples in a row keep within 2 points of B, or B(1 − B)/6 where that is
+        smaller: with steps wider than the budget, what is escalated would depend on what came last, not on the gain.
+    explore
+        Share of the samples below the threshold that are escalated at random (0.01 is a good choice), so that the
+        strong route stays observable everywhere. They are paid for out of B.
+    cap
+        A hard limit on bursts. The level follows what the budget wants, not what the cap lets through: a cap below B
+        lowers the rate and leaves the choice of samples as it is.
+    min_gain
+        No sample whose score is not above it is escalated, other than to explore; the router's own unless given. The
+        rate then stays below B where gains are too small.
+    seed
+        Draws what is explored.
+
+    Attributes
+    ----------
+    samples, escalated, explored, capped
+        Counts since the start.
+    level
+        θ.
+    protection
+        None, or a second `min_gain`, set and lifted while the controller runs: see `DriftMonitor.protect`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gainroute as gr
+    >>> from gainroute.control.budget import BudgetController
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(3, size=300)
+    >>> local = 0.5 * rng.dirichlet([1, 1, 1], size=300) + 0.5 * np.eye(3)[labels]
+    >>> router = gr.ConfidenceRouter(budget=0.2).fit(local, labels, labels)
+    >>> harder = 0.7 * rng.dirichlet([1, 1, 1], size=5000) + 0.1
+    >>> controller = BudgetController(router)
+    >>> bool(router.route(harder).escalate.mean() > 0.5), round(float(controller.route(harder).escalate.mean()), 2)
+    (True, 0.2)
+    >>> print(controller.describe())
+    budget 0.2, step 0.02564: over any 2,000 samples in a row the rate keeps within 2.0 points of it
+    5,000 samples, 20.2 % escalated, 0 of them to explore; 0 stopped by the cap
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        budget: float | None = None,
+        *,
+        step: float | None = None,
+        explore: float = 0.0,
+        cap: TokenBucket | None = None,
+        min_gain: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        router._check_fitted()
+        self.router = router
+        self.budget = check_fraction(router.budget if budget is None else budget, "budget", BUDGET_REMEDY)
+        widest = self.budget * (1 - self.budget) / 6
+        self.step = min(DEFAULT_STEP, widest) if step is None else _check_step(step)
+        self.explore = check_fraction(explore, "explore", "the share escalated at random, such as 0.01")
+        if self.explore > self.budget:
+            raise SettingError(
+                f"explore is {self.explore} and the budget {self.budget}; what is explored is paid for out of the "
+                "budget: lower explore, or raise the budget"
+            )
+        self.cap = cap
+        self.min_gain = router.min_gain if min_gain is None else float(min_gain)
+        self.protection: float | None = None
+        self.seed = seed
+        self.scale = CalibrationScale.of(router.threshold_scores_)
+        self.level = self._first_level()
+        self.samples = self.escalated = self.explored = self.capped = 0
+        self._drawn = 0
+        self._random = np.random.default_rng(seed)
+        self._lock = threading.Lock()
+
+    # ---- deciding -------------------------------------------------------------------------------
+
+    def route(
+        self,
+        local_posteriors: Any,
+        *,
+        weak_prediction: ArrayLike | None = None,
+        present: ArrayLike | None = None,
+    ) -> ControlledDecision:
+        """Decide which samples to escalate, in their order; the arguments are those of `Router.route`."""
+        return self.decide(self.router.route(local_posteriors, weak_prediction=weak_prediction, present=present))
+
+    def decide(self, decision: Decision) -> ControlledDecision:
+        """Decide anew on what the router has scored: the cheap part, to be called in the order of the samples."""
+        with self._lock:
+            return self._decide(decision)
+
+    def answer(self, decision: Decision, strong: ArrayLike | None) -> Answer:
+        """Put the answers of both routes together: `Router.answer`."""
+        return self.router.answer(decision, strong)
+
+    @property
+    def threshold(self) -> float:
+        """τ as it stands: the score at level θ, and never below `min_gain` or `protection`."""
+        return float(self._threshold_at(np.array([self.level]))[0])
+
+    @property
+    def rate(self) -> float:
+        """Share escalated since the start; NaN before the first sample."""
+        return self.escalated / self.samples if self.samples else math.nan
+
+    def bound(self, samples: int) -> float:
+        """How far the rate of this many samples in a row can be from B, whatever the scores do.
+
+        With a cap, a `min_gain` or a `protection` it bounds what is spent too much; that less is spent is what they are
+        for.
+        """
+        if self.step == 0:  # B is 0 or 1, and kept exactly
+            return 0.0
+        return min(1.0, (1 + self.step) / (self.step * samples))
+
+    def describe(self) -> str:
+        """Say what is promised, and what was spent."""
+        share = "" if not self.samples else f"{100 * self.rate:.1f} % escalated, "
+        return (
+            f"budget {self.budget:g}, step {self.step:.4g}: over any {WINDOW:,} samples in a row the rate keeps within "
+            f"{100 * self.bound(WINDOW):.1f} points of it\n"
+            f"{self.samples:,} samples, {share}{self.explored:,} of them to explore; {self.capped:,} stopped by the cap"
+        )
+
+    def __repr__(self) -> str:
+        width = 1 + 1 / self.step if self.step else 0.0
+        return (
+            f"BudgetController({self.router!r}, budget={self.budget:g}, step={self.step:.4g}, "
+            f"explore={self.explore:g}, cap={self.cap!r}): |rate − B| ≤ {width:.1f}/n over any n samples"
+        )
+
+    # ---- surviving a restart --------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that must survive a restart, as plain JSON: a controller that restores it decides as this one."""
+        with self._lock:
+            return {
+                "format": FORMAT,
+                "version": VERSION,
+                **self._identity(),
+                "level": str(self.level) if math.isinf(self.level) else self.level,
+                "samples": self.samples,
+                "escalated": self.escalated,
+                "explored": self.explored,
+                "capped": self.capped,
+                "drawn": self._drawn,
+                "protection": str(self.protection) if self.protection == math.inf else self.protection,
+                "cap": None if self.cap is None else self.cap.state(),
+            }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state that a controller of the same router and settings has saved."""
+        if state.get("format") != FORMAT or state.get("version") != VERSION:
+            raise SettingError(
+                f"the state has format {state.get('format')!r}, version {state.get('version')!r}; {FORMAT!r}, version "
+                f"{VERSION} is needed: pass what BudgetController.state gave, or start without one"
+            )
+        for name, value in self._identity().items():
+            if state.get(name) != value:
+                raise SettingError(
+                    f"the state was saved with {name} {state.get(name)!r}, this controller has {value!r}; restore it "
+                    "into a controller of the same router and settings, or start without it"
+                )
+        # Everything is read before anything is set: a state that cannot be read leaves the controller as it is.
+        level, protection = float(state["level"]), state["protection"]
+        samples, escalated, explored, capped, drawn = (
+            int(state[name]) for name in ("samples", "escalated", "explored", "capped", "drawn")
+        )
+        protection = None if protection is None else float(protection)
+        with self._lock:
+            if self.cap is not None and state["cap"] is not None:
+                self.cap.restore(state["cap"])
+            self.level, self.protection = level, protection
+            self.samples, self.escalated, self.explored, self.capped = samples, escalated, explored, capped
+            self._drawn = drawn
+            # One 64-bit draw a sample: the generator is found again by counting.
+            self._random = np.random.Generator(np.random.PCG64(self.seed).advance(drawn))
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "router": self.scale.digest(),
+            "budget": self.budget,
+            "step": self.step,
+            "explore": self.explore,
+            "seed": self.seed,
+        }
+
+    def _first_level(self) -> float:
+        """Start at the router's threshold for this budget: the first decision is the router's, ties included."""
+        behind = self.router.threshold_scores_
+        start = calibration_threshold(behind.score, self.budget, behind.weight)
+        return start if math.isinf(start) else float(self.scale(np.array([start]))[0])
+
+    @property
+    def _floor(self) -> float:
+        floors = [f for f in (self.min_gain, self.protection) if f is not None]
+        return max(floors, default=-math.inf)
+
+    def _threshold_at(self, level: FloatArray) -> FloatArray:
+        found = self.scale.inverse(np.clip(level, 0.0, 1.0))
+        return np.maximum(found, self._floor)
+
+    def _decide(self, decision: Decision) -> ControlledDecision:
+        n = len(decision)
+        counted = ~(decision.incomplete | np.isnan(decision.score))
+        floor = self._floor
+        gains = counted if floor == -math.inf else counted & (decision.score > floor)
+        lucky = self._random.random(n) < self.explore
+        self._drawn += n
+        track = self._track(self.scale(decision.score), counted, gains, lucky)
+        self.samples += track.samples
+        self.escalated += sum(track.escalate)
+        self.explored += sum(track.explored)
+        self.capped += sum(track.capped)
+        thresholds = self._threshold_at(np.array(track.levels))
+        kept = {name: getattr(decision, name) for name in DECISION}
+        return ControlledDecision(
+            **{**kept, "escalate": np.array(track.escalate), "threshold": float(thresholds[0])},
+            thresholds=thresholds,
+            probability=np.array(track.probability),
+            explored=np.array(track.explored),
+            capped=np.array(track.capped),
+        )
+
+    def _track(self, position: FloatArray, counted: BoolArray, gains: BoolArray, lucky: BoolArray) -> _Track:
+        """Walk θ through the batch.
+
+        Plain numbers in plain lists: each θ depends on the one before, and numpy has nothing to vectorise.
+        """
+        level, budget, step, cap, share = self.level, self.budget, self.step, self.cap, self.explore
+        lowest = -step * budget
+        track = _Track()
+        if cap is not None:
+            cap.refill()
+        rows = zip(position.tolist(), counted.tolist(), gains.tolist(), lucky.tolist(), strict=True)
+        for u, counts, gain, luck in rows:
+            above = gain and u > level
+            explores = counts and luck and not above and level < 1
+            want = above or explores
+            free = cap is None or cap.take(want)
+            room = free and level < 1  # at θ ≥ 1 the budget is spent, and nothing is escalated
+            track.levels.append(level if room else math.inf)
+            track.escalate.append(want and free)
+            track.probability.append(1.0 if above and free else share if room and counts else 0.0)
+            track.explored.append(explores and free)
+            track.capped.append(want and not free)
+            if counts:
+                track.samples += 1
+                # Only min_gain can hold θ down there; bounded, it spends at most 1/η samples once min_gain is lifted.
+                level = max(level + step * (want - budget), lowest) if step else level
+        self.level = level
+        return track
+
+
+@dataclass(slots=True)
+class _Track:
+    """What happened to each sample of a batch, N of each; a level of +∞ where nothing could be escalated."""
+
+    levels: list[float] = field(default_factory=list)
+    escalate: list[bool] = field(default_factory=list)
+    probability: list[float] = field(default_factory=list)
+    explored: list[bool] = field(default_factory=list)
+    capped: list[bool] = field(default_factory=list)
+    samples: int = 0  # that counted
+
+
+def _check_step(step: float) -> float:
+    if not isinstance(step, (int, float, np.integer, np.floating)) or not 0 < step <= 1:
+        raise SettingError(f"step is {step!r}; it lies in (0, 1]: None for the default, 1/39 at most")
+    return float(step)

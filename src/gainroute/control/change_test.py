@@ -1,0 +1,120 @@
+"""A sequential test for the moment at which a mean turns negative, valid however often it is looked at.
+
+Bet against the claim "each new value has a mean of at least 0, given the past": a gambler who stakes the share λ of his
+money on every value x in [−1, 1] multiplies it by 1 − λx, and if the claim is true he is not expected to win. One who
+has started at the first value has lost nearly all by the time things go wrong. So at every value a new gambler starts,
+with one coin; all their money together is
+
+    R ← (R + 1)(1 − λx)            (Shiryaev and Roberts)
+
+As long as the claim holds, R is expected to grow by at most one coin a value: at no moment of the first H values is
+there more than H to be expected, however the moment is chosen. R / H is therefore an e-value, and exceeds 1/α at any
+moment up to H with probability at most α (Ville). The same holds for the mean over several λ: none has to be chosen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gainroute.errors import SettingError, ShapeError
+from gainroute.routing.types import FloatArray
+
+__all__ = ["BETS", "ChangeTest", "bet"]
+
+BETS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
+RICHEST = 1e300  # evidence is not counted beyond; it would overflow
+
+
+def bet(money: FloatArray, value: FloatArray, bets: FloatArray) -> FloatArray:
+    """One value: (…, bets) of money before to the money after."""
+    return np.minimum((money + 1) * (1 - bets * value[..., None]), RICHEST)
+
+
+class ChangeTest:
+    """Raise an alarm once values in [−1, 1] have a negative mean.
+
+    Parameters
+    ----------
+    horizon, false_alarm
+        While no mean is negative, an alarm within the first `horizon` values has at most this probability; within the
+        first n, n / horizon times that.
+    tallies
+        How many sums to keep over the values since the likeliest moment of a change.
+
+    Attributes
+    ----------
+    alarm
+        Whether one was raised; it stands.
+    evidence
+        The e-value: as it is, or as it was when the alarm was raised.
+    values
+        How many were taken in.
+
+    Examples
+    --------
+    >>> test = ChangeTest(horizon=10_000, false_alarm=0.01)
+    >>> test.update(np.ones(5000))
+    >>> test.alarm
+    False
+    >>> test.update(-np.ones(30))
+    >>> test.alarm, test.limit
+    (True, 100.0)
+    """
+
+    def __init__(self, horizon: int, false_alarm: float, *, tallies: int = 0) -> None:
+        if not 0 < false_alarm < 1:
+            raise SettingError(f"false_alarm is {false_alarm!r}; a probability between 0 and 1 is needed, such as 0.01")
+        self.horizon, self.limit = horizon, 1 / false_alarm
+        self.alarm = False
+        self.evidence = 0.0
+        self.values = 0
+        self._bets = np.array(BETS)
+        self._money = np.zeros(len(BETS))
+        self._since = np.ones(len(BETS))  # the richest single gambler: he started when the change most likely was
+        self._tallies = np.zeros((len(BETS), tallies))
+
+    @property
+    def e_value(self) -> float:
+        """Evidence against "no mean is negative"; an alarm is raised once it reaches `limit`."""
+        return float(self._money.mean() / self.horizon)
+
+    def update(self, values: FloatArray, tallies: FloatArray | None = None) -> None:
+        """Take in values, (N,), in their order; with what is to be summed since the change, (N, tallies)."""
+        x = np.asarray(values, dtype=np.float64)
+        if x.ndim != 1 or (len(x) and not np.abs(x).max() <= 1):
+            raise ShapeError(f"values have shape {x.shape} and reach beyond [−1, 1], or are NaN; (N,) within is needed")
+        added = np.zeros((len(x), self._tallies.shape[1])) if tallies is None else tallies
+        for value, more in zip(x, added, strict=True):
+            self._money = bet(self._money, value, self._bets)
+            fresh = self._since <= 1
+            self._tallies[fresh] = 0.0
+            self._since = np.minimum(np.where(fresh, 1.0, self._since) * (1 - self._bets * value), RICHEST)
+            self._tallies += more
+            if not self.alarm:
+                self.evidence = self.e_value
+                self.alarm = self.evidence >= self.limit
+        self.values += len(x)
+
+    def since_change(self) -> FloatArray:
+        """The tallies since the likeliest moment of a change, by the bet that has won most."""
+        found: FloatArray = self._tallies[int(self._since.argmax())].copy()
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Everything that must survive a restart, as plain JSON."""
+        return {
+            "alarm": self.alarm,
+            "evidence": self.evidence,
+            "values": self.values,
+            "money": self._money.tolist(),
+            "since": self._since.tolist(),
+            "tallies": self._tallies.tolist(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.alarm, self.evidence, self.values = bool(state["alarm"]), float(state["evidence"]), int(state["values"])
+        self._money, self._since = np.array(state["money"]), np.array(state["since"])
+        self._tallies = np.array(state["tallies"]).reshape(self._tallies.shape)

@@ -1,0 +1,115 @@
+"""What the drift monitor says: scores against calibration, feedback, and whether collaboration still helps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gainroute.routing.types import FloatArray
+
+__all__ = ["Collaboration", "DriftReport", "ScoreDrift"]
+
+
+@dataclass(frozen=True)
+class ScoreDrift:
+    """The scores of one full window against the calibration scores.
+
+    Attributes
+    ----------
+    samples
+        In the window.
+    distance, limit
+        The largest difference of the two distribution functions (Kolmogorov and Smirnov's), and its limit.
+    stability_index
+        Population stability index over ten equally likely bins: by custom, 0.1 is a change and 0.25 a large one.
+    rate
+        Share escalated in the window.
+    fixed_rate, calibration_rate
+        Share above the router's own threshold, in the window and in calibration: what it would spend, left alone.
+    """
+
+    samples: int
+    distance: float
+    limit: float
+    stability_index: float
+    rate: float
+    fixed_rate: float
+    calibration_rate: float
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the scores are distributed otherwise than in calibration."""
+        return self.distance > self.limit
+
+
+@dataclass(frozen=True)
+class Collaboration:
+    """Whether the strong route still does better than the cheap one where the score asks for it.
+
+    Attributes
+    ----------
+    answers, strong_right, weak_right
+        Escalated and labelled answers since the likeliest moment of a change, and how many each route got right.
+    promised, gained
+        Mean score of these, and mean gain.
+    e_value, limit
+        Evidence that the strong route is now the worse one, and where the alarm is.
+    harmful
+        Whether the alarm has been raised; it stands until `DriftMonitor.reset`.
+    """
+
+    answers: int
+    strong_right: int
+    weak_right: int
+    promised: float
+    gained: float
+    e_value: float
+    limit: float
+    harmful: bool
+
+    def __str__(self) -> str:
+        verdict = "collaboration has begun to hurt" if self.harmful else "no evidence that collaboration hurts"
+        sign = "≥" if self.e_value >= self.limit else "<"
+        return (
+            f"{verdict}: of {self.answers:,} escalated and labelled answers the strong route was right on "
+            f"{self.strong_right:,}, the cheap one on {self.weak_right:,}; e-value {self.e_value:.3g} {sign} "
+            f"{self.limit:g}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class DriftReport:
+    """All that the monitor knows.
+
+    Attributes
+    ----------
+    scores
+        The last full window; None before the first.
+    labels
+        Answers with feedback so far.
+    calibration_error
+        Expected calibration error of the cheap answer over recent feedback; NaN without any.
+    confidence_gap
+        Share of cheap answers that were right, less what the calibrated posterior said.
+    reliability, reliability_low, reliability_high, reliability_labels : (K,)
+        Estimated anew by inverse probability, with a 99 % interval for all classes together, and the number of equally
+        weighted labels that the estimate is worth. NaN where there are none.
+    changed_classes
+        Where the router's own reliability lies outside the interval. A hint: chance, too, brings one in time.
+    collaboration
+        Whether the strong route still helps.
+    alarms
+        What has to be looked at, each a sentence with its evidence.
+    """
+
+    scores: ScoreDrift | None
+    labels: int
+    calibration_error: float
+    confidence_gap: float
+    reliability: FloatArray
+    reliability_low: FloatArray
+    reliability_high: FloatArray
+    reliability_labels: FloatArray
+    changed_classes: tuple[Any, ...]
+    collaboration: Collaboration
+    alarms: dict[str, str]

@@ -1,0 +1,322 @@
+"""Routers compared on a user's own data, cross-validated: arrays only, no printing."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gainroute._util.resampling import gain_curve, gains_at, interval, replicates, resamples
+from gainroute.errors import GainrouteWarning, SettingError, TooFewSamplesError
+from gainroute.evaluation.plan import outcome_values
+from gainroute.routing.calibrate import folds_of
+from gainroute.routing.inputs import as_labels, as_local_posteriors, as_utility, as_weights, check_fraction
+from gainroute.routing.router import Router
+from gainroute.routing.routers import (
+    CalibratedConfidenceRouter,
+    ConfidenceRouter,
+    ExpectedGainRouter,
+    LearnedGainRouter,
+    RandomRouter,
+)
+from gainroute.routing.types import ArrayLike, FloatArray, IntArray
+
+__all__ = [
+    "ORACLE",
+    "REFERENCE",
+    "Candidate",
+    "Comparison",
+    "ComparisonRow",
+    "candidates",
+    "compare_routers",
+    "load_router",
+]
+
+Candidate = Callable[[], Router]
+
+REFERENCE = "confidence"
+ORACLE = "oracle (needs labels)"
+
+
+def load_router(spec: str) -> type[Router]:
+    """Find a router of the user's own, named "module:Class"; the module is run, as the user asked.
+
+    The current folder is looked in first, as `python` does.
+    """
+    module, colon, name = spec.partition(":")
+    if not (module and colon and name):
+        raise SettingError(f"router is {spec!r}; module:Class is needed, such as mine:MyRouter for mine.py")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise SettingError(
+            f"router {spec!r} cannot be imported ({error}); is {module}.py in this folder, or installed?"
+        ) from error
+    except AttributeError:
+        raise SettingError(f"router {spec!r}: the module {module} has no {name}; check the spelling") from None
+    if not (isinstance(found, type) and issubclass(found, Router)):
+        raise SettingError(f"router {spec!r} is {found!r}; a class derived from gainroute.Router is needed")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class ComparisonRow:
+    """One router, out of fold.
+
+    Attributes
+    ----------
+    name
+    value : (B,)
+        Accuracy (or mean utility) at each budget.
+    oracle_share
+        Share of the oracle's gain over random escalation, all rates together; 1 is the oracle, 0 random.
+    difference, low, high : (B,)
+        Paired difference from confidence at each budget, with its 95 % bootstrap interval.
+    """
+
+    name: str
+    value: FloatArray
+    oracle_share: float
+    difference: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    @property
+    def beats_reference(self) -> bool:
+        """Whether it beats confidence beyond the interval at any budget."""
+        return self.name not in (REFERENCE, ORACLE) and bool((self.low > 0).any())
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Every router's row, the oracle's last, and what the two routes are worth alone.
+
+    `measure` is "accuracy" or "utility"; `weak` and `strong` are the values of never and of always escalating.
+    """
+
+    rows: tuple[ComparisonRow, ...]
+    budgets: tuple[float, ...]
+    measure: str
+    weak: float
+    strong: float
+    folds: int
+    samples: int
+    replicates: int
+
+    @property
+    def winners(self) -> tuple[str, ...]:
+        """Routers that beat confidence beyond their interval at some budget."""
+        return tuple(row.name for row in self.rows if row.beats_reference)
+
+
+def candidates(utility: ArrayLike | None = None) -> dict[str, Candidate]:
+    """Build every router of the package that needs no training of its own parties, by name.
+
+    Routers are compared at equal rates, where the library's default and `ExpectedGainRouter.paper` have the same
+    score (they differ in how τ is found): one row stands for both, and a second one has λ and ε chosen by
+    cross-validation and the reliabilities of rare classes shrunk.
+    """
+    return {
+        "expected-gain (paper)": lambda: ExpectedGainRouter.paper(utility=utility),
+        "expected-gain (tuned)": lambda: ExpectedGainRouter.paper(
+            lam="cv", shrinkage="empirical-bayes", utility=utility
+        ),
+        REFERENCE: ConfidenceRouter,
+        "calibrated-confidence": CalibratedConfidenceRouter,
+        "learned-gain": LearnedGainRouter,
+        "random": RandomRouter,
+    }
+
+
+def compare_routers(
+    local_posteriors: Any,
+    labels: ArrayLike,
+    strong_prediction: ArrayLike,
+    *,
+    routers: Mapping[str, Candidate] | None = None,
+    weak_prediction: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    utility: ArrayLike | None = None,
+    budgets: Sequence[float] = (0.1, 0.2, 0.4),
+    folds: int = 5,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Compare routers by cross-validation.
+
+    Parameters
+    ----------
+    local_posteriors : (M, N, K), list of M arrays (N, K), or (N, K)
+    labels, strong_prediction, weak_prediction : (N,)
+        Column numbers.
+    routers
+        What builds each router, by name; `candidates()` by default. Confidence always takes part.
+    sample_weight : (N,), optional
+    utility : (K, K), optional
+        U[truth, answer]; accuracy by default.
+    budgets
+        Escalation rates at which the routers are compared.
+    folds, seed
+        Every router is fitted on all folds but one and scores that one.
+    progress
+        Called with a router's name when it has scored a fold: folds × routers times in all.
+
+    Notes
+    -----
+    Scores of different folds come from different fits and need not be on one scale, so they are never ranked against
+    each other: each fold is evaluated by itself, its highest scores escalated until the rate is met, and the folds are
+    added up by their weight. The bootstrap resamples inside each fold, ranks anew, and draws the same resample for
+    every router, so that the differences are paired. It does not refit: the intervals tell the uncertainty of the
+    evaluation, not that of the fit.
+    """
+    local = as_local_posteriors(local_posteriors)
+    n = local.shape[1]
+    if not isinstance(folds, (int, np.integer)) or folds < 2:
+        raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (5 is a good choice)")
+    if n < 2 * folds:
+        raise TooFewSamplesError(f"{n} samples are too few for {folds} folds; at least {2 * folds} are needed")
+    if not len(budgets):
+        raise SettingError("budgets is empty; give at least one share of samples, such as 0.2")
+    rates = np.array([check_fraction(b, "budgets", "each the share of samples escalated") for b in budgets])
+    named = dict(candidates(utility) if routers is None else routers)
+    named.setdefault(REFERENCE, ConfidenceRouter)
+    classes = local.shape[2]
+    truth = as_labels(labels, classes=classes, length=n)
+    strong = as_labels(strong_prediction, classes=classes, length=n, name="strong_prediction", missing=True)
+    own = None if weak_prediction is None else as_labels(weak_prediction, classes=classes, length=n)
+    weight = as_weights(sample_weight, n)
+    held_out = folds_of(n, int(folds), seed)
+    _warn_rare(truth, classes, int(folds))
+
+    scores, weak = _out_of_fold(named, local, truth, strong, own, weight, held_out, progress)
+    kept, taken = outcome_values(truth, weak, strong, as_utility(utility, classes))
+    gain = taken - kept
+    scores[ORACLE] = gain
+    base, total = float(weight @ kept), float(weight.sum())
+    resampled, count = _resampled(scores, gain, weight, held_out, rates, seed)
+    areas = {name: _area(score, gain, weight, held_out) for name, score in scores.items()}
+    gained = {
+        name: np.sum([gains_at(s[f], gain[f], weight[None, f], rates)[0] for f in held_out], axis=0) / total
+        for name, s in scores.items()
+    }
+    rows = []
+    for name in scores:
+        low, high = interval(resampled[name] - resampled[REFERENCE])
+        rows.append(
+            ComparisonRow(
+                name=name,
+                value=base / total + gained[name],
+                oracle_share=areas[name] / areas[ORACLE] if areas[ORACLE] > 0 else 0.0,
+                difference=gained[name] - gained[REFERENCE],
+                low=low,
+                high=high,
+            )
+        )
+    return Comparison(
+        rows=tuple(rows),
+        budgets=tuple(rates.tolist()),
+        measure="accuracy" if utility is None else "utility",
+        weak=base / total,
+        strong=float(weight @ taken) / total,
+        folds=int(folds),
+        samples=n,
+        replicates=count,
+    )
+
+
+def _out_of_fold(
+    routers: Mapping[str, Candidate],
+    local: FloatArray,
+    truth: IntArray,
+    strong: IntArray,
+    own: IntArray | None,
+    weight: FloatArray,
+    held_out: list[IntArray],
+    progress: Callable[[str], None] | None,
+) -> tuple[dict[str, FloatArray], IntArray]:
+    """Scores of every router, (N,) each, by fits without the fold scored; and the weak predictions."""
+    n = len(truth)
+    scores = {name: np.empty(n) for name in routers}
+    weak = np.empty(n, dtype=np.int64)
+    for fold in held_out:
+        kept = np.ones(n, dtype=bool)
+        kept[fold] = False
+        for name, build in routers.items():
+            router = build()
+            # τ plays no part at equal rates: the rule that needs no folds of its own is the quickest.
+            router.threshold = "calibration"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", GainrouteWarning)  # rare classes have been warned of, once
+                router.fit(
+                    local[:, kept],
+                    truth[kept],
+                    strong[kept],
+                    weak_prediction=None if own is None else own[kept],
+                    sample_weight=weight[kept],
+                )
+            decision = router.route(local[:, fold], weak_prediction=None if own is None else own[fold])
+            scores[name][fold] = decision.score
+            if name == REFERENCE:
+                weak[fold] = decision.weak_prediction
+            if progress is not None:
+                progress(name)
+    return scores, weak
+
+
+def _resampled(
+    scores: Mapping[str, FloatArray],
+    gain: FloatArray,
+    weight: FloatArray,
+    held_out: list[IntArray],
+    rates: FloatArray,
+    seed: int,
+) -> tuple[dict[str, FloatArray], int]:
+    """Mean gain of each router at each rate in every resample, (R, B); the same resamples for all."""
+    count = replicates(len(gain))
+    rng = np.random.default_rng(seed)
+    sums = {name: np.zeros((count, len(rates))) for name in scores}
+    total = np.zeros(count)
+    for fold in held_out:
+        first = 0
+        for occurrence in resamples(len(fold), count, rng):
+            weights = occurrence * weight[fold]
+            rows = slice(first, first + len(weights))
+            first = rows.stop
+            total[rows] += weights.sum(axis=1)
+            for name, score in scores.items():
+                sums[name][rows] += gains_at(score[fold], gain[fold], weights, rates)
+    some = np.where(total > 0, total, 1)[:, None]
+    return {name: value / some for name, value in sums.items()}, count
+
+
+def _area(score: FloatArray, gain: FloatArray, weight: FloatArray, held_out: list[IntArray]) -> float:
+    """Area between the gain curve and the chord that random escalation follows, folds added up by weight."""
+    area = 0.0
+    for fold in held_out:
+        mass, gained = gain_curve(score[fold], gain[fold], weight[fold])
+        if mass[-1] > 0:
+            above = gained - gained[-1] * mass / mass[-1]
+            area += float(np.sum((above[1:] + above[:-1]) / 2 * np.diff(mass)) / mass[-1])
+    return area
+
+
+def _warn_rare(truth: IntArray, classes: int, folds: int) -> None:
+    counts = np.bincount(truth, minlength=classes)
+    rare = np.flatnonzero(counts < 2 * folds)
+    if len(rare):
+        listed = ", ".join(map(str, rare[:20])) + (", …" if len(rare) > 20 else "")
+        warnings.warn(
+            f"class(es) {listed} have fewer than {2 * folds} samples: some fits see hardly any of them; add samples, "
+            "or read the differences with care",
+            GainrouteWarning,
+            stacklevel=3,
+        )

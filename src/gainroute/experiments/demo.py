@@ -1,0 +1,162 @@
+"""The demo: digits in four quadrants, one a party. Train, calibrate, route with every router, and show what it gave."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gainroute._util.files import write_bytes
+from gainroute._util.progress import NoProgress
+from gainroute._version import __version__
+from gainroute.errors import MissingExtraError, NotAnArtifactError
+from gainroute.evaluation.figures import encode
+from gainroute.experiments.config import Config, load_config
+from gainroute.experiments.own import seal_run
+from gainroute.experiments.pages.demo import TITLE, demo_page, draw_demo
+from gainroute.experiments.pages.headline import headline_of, print_summary
+from gainroute.experiments.records import Record, load_record, save_record
+from gainroute.experiments.study import study_of, summarise
+from gainroute.io.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from typing_extensions import Self
+
+__all__ = ["print_demo", "run_demo"]
+
+
+def run_demo(out_dir: str | Path, *, seed: int = 0, progress: bool = True) -> dict[str, Any]:
+    """Run the digits from end to end and write what came of it.
+
+    Parameters
+    ----------
+    out_dir
+        Gets ``report.html`` (self-contained), ``tradeoff.png`` and ``results.json``; in ``run`` a folder for each party
+        and one for the server, with the calibrated router, to serve from; and the record, so that a second run only
+        routes.
+    seed
+        Of the calibration split, of training and of the noise.
+    progress
+        Whether bars are drawn on the standard error stream.
+
+    Returns
+    -------
+    dict
+        What ``results.json`` holds, for `print_demo`: `gainroute.experiments.study.summarise`, and a headline.
+    """
+    out = Path(out_dir)
+    out.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    config = load_config("digits")
+    with _Bars(config) if progress else _Silence() as bars:
+        record = _record(config, seed, out, bars)
+        bars.start("routing and drawing", 3)
+        study = study_of([record])
+        bars.advance()
+        results = summarise(study)
+        results["headline"] = headline_of(results)
+        results["seconds"] = {"training": round(sum(record.metadata.get("seconds", {}).values()), 1)}
+        bars.advance()
+        pictures = draw_demo(study, record)
+        write_bytes(out / "tradeoff.png", encode(pictures["accuracy"][0], "png"))
+        write_bytes(out / "report.html", demo_page(results, record, pictures).encode())
+        bars.advance()
+    results["seconds"]["all"] = round(time.perf_counter() - began, 1)
+    results |= {"version": __version__, "files": ["report.html", "tradeoff.png", "results.json"]}
+    write_bytes(out / "results.json", json.dumps(results, indent=1).encode())
+    return results | {"folder": str(out)}
+
+
+def _record(config: Config, seed: int, out: Path, bars: Any) -> Record:
+    """Read the trained cell, or train it: one that was made by another config or seed is not taken."""
+    path, folder = out / "record.npz", out / "run"
+    try:
+        kept = load_record(path)
+    except NotAnArtifactError:
+        kept = None
+    known = kept is not None and kept.seed == seed and _same(kept.metadata.get("config"), config.as_dict())
+    if kept is not None and known and RunFolder(folder).server.router.is_file():
+        return kept
+    try:
+        from gainroute.experiments.runner import run_cell
+
+        record = run_cell(config, seed, work_dir=out / "work", progress=bars, run_dir=folder)
+        seal_run(folder, record.calibration, seed=seed)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError("the demo", "all") from error
+    save_record(record, path, bits=32)  # last: a record says that the run's folder is whole
+    return record
+
+
+def _same(kept: Any, wanted: Any) -> bool:
+    return json.dumps(kept, sort_keys=True) == json.dumps(wanted, sort_keys=True)
+
+
+def print_demo(results: Mapping[str, Any], console: Console) -> None:
+    """Print the results of `run_demo`: accuracy by router and budget, what the budgets buy, and one sentence."""
+    folder = Path(results["folder"]) if "folder" in results else Path()
+    print_summary(
+        results,
+        console,
+        title=TITLE,
+        about=f"Handwritten digits, cut into {len(results['parties'])} quadrants, one a party. "
+        f"{results['test_samples']} test images, {results['calibration_samples']} for calibration.",
+        closing=f"{results['seconds']['all']:.0f} s. Beside the report: tradeoff.png, results.json, and run/ to serve "
+        f"from. Open\n{folder / 'report.html'}",
+    )
+
+
+# ---- progress -----------------------------------------------------------------------------------
+
+
+class _Silence(NoProgress):
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to end."""
+
+
+class _Bars:
+    """One bar a kind of model, not one a model: sixteen bars for learning to defer would bury the table."""
+
+    def __init__(self, config: Config) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        parties = 4
+        self._models = {"local": parties, "defer": parties * len(config.defer.alphas)}
+        self._words = {"local": "local classifiers", "vfl": "strong route (VFL)", "defer": "learning to defer"}
+        self._bars = Progress(
+            TextColumn("{task.description:<22}"), BarColumn(bar_width=36), TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(), console=Console(stderr=True),
+        )  # fmt: skip
+        self._tasks: dict[str, Any] = {}
+        self._kind = ""
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def start(self, name: str, total: int, done: int = 0) -> None:
+        self._kind = name.partition(" ")[0]
+        if self._kind not in self._tasks:
+            whole = total * self._models.get(self._kind, 1)
+            self._tasks[self._kind] = self._bars.add_task(self._words.get(self._kind, name), total=whole)
+        self._bars.advance(self._tasks[self._kind], done)
+
+    def advance(self, note: str = "") -> None:  # noqa: ARG002 (the protocol hands a note; the bars have no room for it)
+        self._bars.advance(self._tasks[self._kind], 1)

@@ -1,0 +1,3 @@
+"""Tables, text and HTML of reports."""
+
+__all__: list[str] = []

@@ -1,0 +1,121 @@
+"""What a summary says first: a headline, its sentences, and the tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gainroute.experiments.pages import tables
+from gainroute.experiments.results import ANALYTICAL, OURS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["BUDGET", "against", "deployed", "headline_of", "print_summary", "sentence"]
+
+BUDGET = 0.2  # the default of every router
+
+
+def headline_of(
+    summary: Mapping[str, Any], budget: float = BUDGET, given: tuple[float, float] | None = None
+) -> dict[str, Any]:
+    """The few numbers that matter most, as shares.
+
+    Parameters
+    ----------
+    summary
+        Of `gainroute.experiments.study.summarise`.
+    budget
+        One of its rates.
+    given
+        Rate and accuracy of a deployed router; those of the summary's cross-fitted threshold unless given.
+    """
+    at = summary["rates"].index(budget)
+    routers = summary["regimes"]["0"]["routers"]
+    router = routers.get(OURS, routers[ANALYTICAL])  # what is deployed is the default
+    accuracy = router["accuracy"]["mean"]
+    full = accuracy[-1] - accuracy[0]
+    apart = router["minus_confidence"]
+    if given is None:
+        point = next(p for p in router["deployed"] if p["rule"] == "cross-fitted" and p["budget"] == budget)
+        given = point["rate"]["mean"], point["accuracy"]["mean"]
+    return {
+        "budget": budget,
+        "weak": accuracy[0],
+        "accuracy": accuracy[at],
+        "strong": accuracy[-1],
+        "share_of_gain": (accuracy[at] - accuracy[0]) / full if full > 0 else None,
+        "share_of_bytes": summary["bytes"][at] / summary["bytes"][-1],
+        "minus_confidence": {key: apart[key][at] for key in ("mean", "low", "high")},
+        "deployed_rate": given[0],
+        "deployed_accuracy": given[1],
+    }
+
+
+def sentence(headline: Mapping[str, Any]) -> str:
+    """Say in one sentence what the budget buys."""
+    budget, share = f"{100 * headline['budget']:g} %", headline["share_of_gain"]
+    cost = f"{100 * headline['share_of_bytes']:.0f} % of the bytes"
+    if share is None:
+        return f"The strong route adds nothing here, so that escalating {budget} of the samples for {cost} cannot pay."
+    return f"Escalating {budget} of the samples gives {100 * share:.0f} % of what always escalating gains, for {cost}."
+
+
+def against(headline: Mapping[str, Any]) -> str:
+    """Say how far confidence is behind, and whether that is chance."""
+    apart = headline["minus_confidence"]
+    words = (
+        f"Against plain confidence at that budget: {tables.signed(apart['mean'])} points (95 % interval "
+        f"{tables.signed(apart['low'])} to {tables.signed(apart['high'])})"
+    )
+    if apart["high"] < 0:
+        return words + ": confidence is ahead."
+    return words + (": more than chance explains." if apart["low"] > 0 else ": within chance on so few samples.")
+
+
+def deployed(headline: Mapping[str, Any]) -> str:
+    """Say what a threshold from calibration data really gave."""
+    return (
+        f"As deployed, with a threshold set on calibration data for a budget of {100 * headline['budget']:g} %, the "
+        f"router escalated {100 * headline['deployed_rate']:.1f} % and was right in "
+        f"{100 * headline['deployed_accuracy']:.1f} %."
+    )
+
+
+def print_summary(results: Mapping[str, Any], console: Console, *, title: str, about: str, closing: str) -> None:
+    """Print accuracy by router and budget, what the budgets buy, and what that comes to.
+
+    Parameters
+    ----------
+    results
+        A summary with its ``headline``.
+    console
+        Where to.
+    title, about
+        Above the tables.
+    closing
+        Below them, printed as it is: a path is neither wrapped nor cut.
+    """
+    from rich.padding import Padding
+
+    def line(text: str, style: str = "") -> None:
+        console.print(Padding(text, (0, 1), expand=False), style=style, markup=False, highlight=False)
+
+    def shown(table: tables.Table, heading: str) -> None:
+        console.print(Padding(tables.to_rich(table, heading), (1, 1, 0, 1), expand=False))
+
+    console.print()
+    line(title, "bold")
+    line(about, "dim")
+    accuracy = replace(tables.accuracy_table(results, "0"), caption="")
+    shown(accuracy, "Accuracy in % by router and budget (share escalated)")
+    line("* the best router at that budget. The oracle knows the labels: no router can.", "dim")
+    shown(tables.budget_table(results, "0", OURS), "What each budget buys with the expected-gain router")
+    console.print()
+    line(sentence(results["headline"]), "bold")
+    line(against(results["headline"]))
+    line(deployed(results["headline"]))
+    console.print()
+    for text in closing.splitlines():
+        console.print(f" {text}", style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,3 @@
+"""The service: parties and a coordinator as processes, and what connects them."""
+
+__all__: list[str] = []

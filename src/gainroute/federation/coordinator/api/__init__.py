@@ -1,0 +1,3 @@
+"""The coordinator's HTTP endpoints."""
+
+__all__: list[str] = []

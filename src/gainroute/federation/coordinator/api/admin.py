@@ -1,0 +1,158 @@
+"""What an admin may do: budget, threshold, router, shadow, alarms, deletion. Every call is in the audit."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gainroute.federation.coordinator.api.http import json_response, read_object
+from gainroute.federation.coordinator.api.status import operating_json
+from gainroute.federation.coordinator.coordinator import Coordinator
+from gainroute.federation.coordinator.decision_log.store import (
+    audit,
+    delete_decision,
+    delete_sample,
+    pseudonym,
+    read_audit,
+)
+from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.errors import BadRequestError, ConflictError
+from gainroute.federation.coordinator.settings import FusionSettings
+
+__all__ = ["admin_routes"]
+
+LIMIT = 16384
+
+
+def admin_routes(coordinator: Coordinator) -> APIRouter:
+    """Endpoints that need the admin token."""
+    routes = APIRouter(prefix="/admin", tags=["admin"])
+
+    def now(version: Version) -> Response:
+        point = operating_json(version)
+        return json_response({"version": version.name, "hash": version.hash, "operating_point": point})
+
+    @routes.post("/budget", summary="Take another budget", openapi_extra=_body({"budget": 0.2}))
+    async def budget(request: Request) -> Response:
+        body = await read_object(request, LIMIT, ("budget",))
+        given = _number(body.get("budget"), "budget", "a share in [0, 1], such as 0.2")
+        if not 0 <= given <= 1:
+            raise BadRequestError(f"budget is {given!r}; a share in [0, 1] is needed, such as 0.2")
+        return now(await coordinator.operator.set_budget(given, request.state.who, request.state.request_id))
+
+    @routes.post("/threshold", summary="Take another threshold", openapi_extra=_body({"threshold": 0.05}))
+    async def threshold(request: Request) -> Response:
+        body = await read_object(request, LIMIT, ("threshold",))
+        value = body.get("threshold")
+        given = float(value) if value in ("inf", "-inf") else _number(value, "threshold", 'or "inf", "-inf"')
+        return now(await coordinator.operator.set_threshold(given, request.state.who, request.state.request_id))
+
+    @routes.post(
+        "/router",
+        summary="Switch the router's artifact, or roll back",
+        openapi_extra=_body({"artifact": "next/router.safetensors", "fusion": {"run": "next/server"}}),
+    )
+    async def router(request: Request) -> Response:
+        body = await read_object(request, LIMIT, ("artifact", "fusion", "rollback"))
+        who, name = request.state.who, request.state.request_id
+        if body.get("rollback") is True and len(body) == 1:
+            version = await coordinator.operator.rollback(who, name)
+            await coordinator.watcher.follow()  # what protected the router before protects it again
+            return now(version)
+        artifact = body.get("artifact")
+        if not isinstance(artifact, str) or "rollback" in body:
+            raise BadRequestError('either {"artifact": "<path>", "fusion": {…}?} or {"rollback": true} is needed')
+        home = coordinator.settings.router.artifact.parent
+        fusion = _fusion(body.get("fusion"), home)
+        version = await coordinator.operator.switch(home / artifact, fusion, who, name)
+        await coordinator.watcher.follow()
+        return now(version)
+
+    @routes.post(
+        "/shadow",
+        summary="Run a router in the shadow; drop it, or swap it in",
+        openapi_extra=_body({"artifact": "next/router.safetensors"}),
+    )
+    async def shadow(request: Request) -> Response:
+        """One of `{"artifact": "<path>"}`, `{"swap": true}`, `{"drop": true}`; /admin/router rolls a swap back.
+
+        A router in the shadow scores live traffic beside the one in use, and never answers. It has to be calibrated
+        with the same models, classes and codec.
+        """
+        body = await read_object(request, LIMIT, ("artifact", "swap", "drop"))
+        who, name = request.state.who, request.state.request_id
+        if body == {"swap": True}:
+            version = await coordinator.watcher.swap_shadow(who, name)
+            await coordinator.watcher.follow()
+            return now(version)
+        if body == {"drop": True}:
+            await coordinator.watcher.drop_shadow(who, name)
+        elif isinstance(body.get("artifact"), str) and len(body) == 1:
+            home = coordinator.settings.router.artifact.parent
+            await coordinator.watcher.load_shadow(home / body["artifact"], who, name)
+        else:
+            raise BadRequestError('one of {"artifact": "<path>"}, {"swap": true} and {"drop": true} is needed')
+        return json_response({"shadow": coordinator.watcher.shadow.status()})
+
+    @routes.post("/drift", summary="Reset the drift monitor and its alarms", openapi_extra=_body({"reset": True}))
+    async def drift(request: Request) -> Response:
+        """`{"reset": true}`: once what was found is dealt with. Everything watched so far is forgotten."""
+        if await read_object(request, LIMIT, ("reset",)) != {"reset": True}:
+            raise BadRequestError('{"reset": true} is needed')
+        if not coordinator.watcher.drift.enabled:
+            raise ConflictError("nothing is watched: drift.enabled is false in the settings")
+        found = await coordinator.watcher.reset(request.state.who, request.state.request_id)
+        return json_response({"reset": {name: alarm.text for name, alarm in found.items()}})
+
+    @routes.delete("/decisions", summary="Delete by decision id or by sample id")
+    async def delete(request: Request, decision_id: str | None = None, sample_id: str | None = None) -> Response:
+        if (decision_id is None) == (sample_id is None):
+            raise BadRequestError("exactly one of decision_id and sample_id is needed in the query")
+
+        def work(connection: Any) -> int:
+            if decision_id is not None:
+                deleted, what = delete_decision(connection, decision_id), {"decision_id": decision_id}
+            else:
+                text = sample_id or ""
+                deleted, what = delete_sample(connection, text), {"sample_sha256": pseudonym(text)}
+            who, name = request.state.who, request.state.request_id
+            audit(connection, who, name, "delete", what, {"deleted": deleted})
+            return deleted
+
+        return json_response({"deleted": await coordinator.log.write(work)})
+
+    @routes.get("/audit", summary="The latest admin calls, newest first")
+    async def audited(limit: int = 100) -> Response:
+        if not 1 <= limit <= 1000:
+            raise BadRequestError(f"limit is {limit}; 1 … 1000 are allowed")
+        return json_response({"audit": await asyncio.to_thread(read_audit, coordinator.log.path, limit)})
+
+    return routes
+
+
+def _number(value: Any, name: str, remedy: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:  # noqa: PLR0124 (NaN)
+        raise BadRequestError(f"{name} is {str(value)[:60]!r}; a number is needed, {remedy}")
+    return float(value)
+
+
+def _fusion(given: Any, home: Path) -> FusionSettings | None:
+    if given is None:
+        return None
+    # Not a factory: a token must not be enough to have code of one's choice imported.
+    if not isinstance(given, dict) or len(given) != 1 or not set(given) <= {"run", "strong"}:
+        raise BadRequestError('"fusion" must be {"run": "<server folder>"} or {"strong": "<file>"}')
+    ((kind, path),) = given.items()
+    if not isinstance(path, str):
+        raise BadRequestError(f'"fusion": {kind} must be a path')
+    return FusionSettings(run=home / path) if kind == "run" else FusionSettings(strong=home / path)
+
+
+def _body(example: dict[str, Any]) -> dict[str, Any]:
+    schema = {"type": "object"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}}

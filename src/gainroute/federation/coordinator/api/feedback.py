@@ -1,0 +1,100 @@
+"""True labels, attached to decisions after the fact."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gainroute.federation.coordinator.api.http import json_response, read_object
+from gainroute.federation.coordinator.coordinator import Coordinator
+from gainroute.federation.coordinator.decision_log.store import give_feedback
+from gainroute.federation.coordinator.errors import BadRequestError, CoordinatorError, TooLargeError
+
+__all__ = ["feedback_routes"]
+
+KEYS = ("decision_id", "sample_id", "label", "probability")
+MOST = 10_000
+EXAMPLE = {"decision_id": "0006271f0c2b4d10", "label": 3}
+
+
+def feedback_routes(coordinator: Coordinator) -> APIRouter:
+    """POST /feedback."""
+    routes = APIRouter(tags=["feedback"])
+    example = {"content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE}}, "required": True}
+
+    @routes.post("/feedback", summary="Tell the true label of a decision", openapi_extra={"requestBody": example})
+    async def feedback(request: Request) -> Response:
+        """Attach a true label: `{"decision_id" or "sample_id", "label"}`, or `{"feedback": [such, …]}`.
+
+        A label is a class's column number or its name. A sample id will do only where one decision is about it. Where
+        some decisions are more likely to be labelled than others of the same route, say how likely this one was:
+        `"probability"`, above 0 and up to 1. Of a list, what can be attached is; the others are named in `errors`.
+        """
+        body = await read_object(request, coordinator.settings.server.max_body_bytes, (*KEYS, "feedback"))
+        many = "feedback" in body
+        items = body["feedback"] if many else [body]
+        if not isinstance(items, list) or (many and len(body) > 1):
+            raise BadRequestError('"feedback" must be a list, and stand alone')
+        if len(items) > MOST:
+            raise TooLargeError(f"{len(items)} labels at once; {MOST} are allowed: split the request")
+        who, classes = request.state.who, coordinator.classes
+        watched = coordinator.watcher.drift.enabled
+
+        def work(connection: sqlite3.Connection) -> tuple[list[str], list[dict[str, Any]]]:
+            accepted: list[str] = []
+            errors: list[dict[str, Any]] = []
+            for index, item in enumerate(items):
+                try:
+                    accepted.append(_attach(connection, item, classes, who, watched))
+                except CoordinatorError as error:  # noqa: PERF203 (each has its own fate)
+                    if not many:
+                        raise
+                    errors.append({"index": index, "error": str(error), "code": error.code})
+            return accepted, errors
+
+        accepted, errors = await coordinator.log.write(work)
+        coordinator.watcher.labelled()
+        return json_response({"accepted": accepted, "errors": errors})
+
+    return routes
+
+
+def _attach(connection: sqlite3.Connection, item: Any, classes: tuple[str, ...], who: str, watched: bool) -> str:
+    if not isinstance(item, dict) or not set(item) <= set(KEYS):
+        raise BadRequestError(
+            f"feedback is an object with label and one of decision_id, sample_id; allowed: {', '.join(KEYS)}"
+        )
+    decision, sample = item.get("decision_id"), item.get("sample_id")
+    if (decision is None) == (sample is None):
+        raise BadRequestError("exactly one of decision_id and sample_id is needed")
+    named = sample if decision is None else decision
+    if not isinstance(named, str) or not named.isprintable() or len(named) > 1024:
+        raise BadRequestError(f"decision_id or sample_id is {str(named)[:60]!r}; text is needed")
+    label, probability = _column(item.get("label"), classes), _probability(item.get("probability"))
+    return give_feedback(
+        connection, label, who, decision=decision, sample=sample, probability=probability, watched=watched
+    )
+
+
+def _probability(given: Any) -> float | None:
+    if given is None or (type(given) in (int, float) and 0 < given <= 1):
+        return None if given is None else float(given)
+    raise BadRequestError(
+        f"probability is {str(given)[:60]!r}; with what probability this decision is labelled is needed, above 0 and "
+        "up to 1: leave it out where it is the same for all decisions of a route"
+    )
+
+
+def _column(label: Any, classes: tuple[str, ...]) -> int:
+    if isinstance(label, str) and label in classes:
+        return classes.index(label)
+    if type(label) is int and 0 <= label < len(classes):
+        return label
+    raise BadRequestError(
+        f"label is {str(label)[:60]!r}; a column number 0 … {len(classes) - 1} or a class is needed: "
+        f"{', '.join(classes[:20])}"
+    )

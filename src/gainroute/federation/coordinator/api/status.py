@@ -1,0 +1,248 @@
+"""What the dashboard shows, as JSON: /api/status, /api/curve, /api/history, /api/decisions, and one explained."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gainroute.federation.coordinator.api.curve import curve_points, expected_at
+from gainroute.federation.coordinator.api.http import json_response
+from gainroute.federation.coordinator.budget_control import control_status
+from gainroute.federation.coordinator.coordinator import Coordinator
+from gainroute.federation.coordinator.decision_log.store import (
+    FeedbackSummary,
+    latest,
+    one,
+    posterior,
+    summarise_feedback,
+)
+from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.errors import BadRequestError, ConflictError, NotFoundError
+from gainroute.federation.coordinator.operator import point_json
+from gainroute.federation.coordinator.outcome import ROUND2
+from gainroute.routing.routers import ExpectedGainRouter
+from gainroute.routing.types import FloatArray
+
+__all__ = ["explanation_json", "operating_json", "status_json", "status_routes"]
+
+FRESH_SECONDS = 2.0
+MOST_DECISIONS = 500
+
+
+def status_routes(coordinator: Coordinator) -> APIRouter:
+    """Endpoints for the dashboard."""
+    routes = APIRouter(prefix="/api", tags=["dashboard"])
+    curves: dict[str, list[dict[str, Any]]] = {}
+    judged: tuple[float, FeedbackSummary | None] = (0.0, None)
+
+    @routes.get("/status", summary="Everything live, in one object")
+    async def status(request: Request) -> Response:
+        nonlocal judged
+        if judged[1] is None or time.monotonic() - judged[0] > FRESH_SECONDS:
+            judged = time.monotonic(), await asyncio.to_thread(summarise_feedback, coordinator.log.path)
+        found = status_json(coordinator)
+        found["feedback"] = asdict(judged[1]) if judged[1] is not None else {}
+        found["you"] = request.state.who
+        return json_response(found)
+
+    @routes.get("/curve", summary="The trade-off curve from calibration, with the operating point")
+    async def curve() -> Response:
+        version = coordinator.version
+        if version.hash not in curves:
+            points = await asyncio.to_thread(curve_points, version.router)
+            curves.clear()
+            curves[version.hash] = points
+        last = coordinator.live.rate(1000)
+        return json_response(
+            {"version": version.name, "points": curves[version.hash], "operating_point": operating_json(version),
+             "live": last}
+        )  # fmt: skip
+
+    @routes.get("/history", summary="Threshold and rate since the start, while the budget controller runs")
+    async def history() -> Response:
+        """At most 500 points, oldest first."""
+        found = control_status(coordinator.version.control)
+        return json_response({"on": found["on"], "budget": found.get("budget"), "points": found["history"]})
+
+    @routes.get("/decisions", summary="The latest decisions, newest first")
+    async def decisions(limit: int = 50) -> Response:
+        if not 1 <= limit <= MOST_DECISIONS:
+            raise BadRequestError(f"limit is {limit}; 1 … {MOST_DECISIONS} are allowed")
+        names = coordinator.classes
+        found = await asyncio.to_thread(latest, coordinator.log.path, limit)
+        return json_response({"classes": names, "decisions": [_decision(row) for row in found]})
+
+    @routes.get("/decisions/{decision_id}/explanation", summary="One decision, class by class")
+    async def explanation(decision_id: str) -> Response:
+        row = await asyncio.to_thread(one, coordinator.log.path, decision_id)
+        return json_response(await asyncio.to_thread(explanation_json, coordinator, row))
+
+    return routes
+
+
+# ---- status ---------------------------------------------------------------------------------------------
+
+
+def operating_json(version: Version) -> dict[str, Any]:
+    """Where the service runs, and what calibration leads to expect there."""
+    rate, low, high = version.router.expected_rate_
+    _, accuracy = expected_at(version.router.threshold_scores_, version.router.threshold_)
+    return point_json(version.point) | {
+        "expected_rate": rate,
+        "expected_rate_low": low,
+        "expected_rate_high": high,
+        "expected_accuracy": accuracy,
+    }
+
+
+def status_json(coordinator: Coordinator) -> dict[str, Any]:
+    """Everything live but feedback."""
+    live, version, settings = coordinator.live, coordinator.version, coordinator.settings
+    why = coordinator.not_ready()
+    sent = live.bytes[1] + live.bytes[2]
+    always = live.bytes[1] + live.bytes_always
+    addresses = {p.name: p.address for p in settings.party}
+    return {
+        "time": time.time(),
+        "since": live.since,
+        "model": settings.server.model,
+        "version": version.name,
+        "ready": not why,
+        "not_ready": why,
+        "router": {
+            "kind": type(version.router).__name__,
+            "hash": version.hash,
+            "artifact": str(version.path),
+            "previous": coordinator.operator.previous,
+            "classes": coordinator.classes,
+            "codec": version.codec,
+            "fusion": version.fusion.source,
+        },
+        "operating_point": operating_json(version),
+        "controller": {k: v for k, v in control_status(version.control).items() if k != "history"},
+        "protection": version.floor,
+        "alarms": coordinator.watcher.alarms(),
+        "drift": coordinator.watcher.drift.status(),
+        "shadow": coordinator.watcher.shadow.status(),
+        "escalation": {
+            "samples": live.samples,
+            "escalated": live.escalated,
+            "last_1000": live.rate(1000),
+            "last_10000": live.rate(10_000),
+        },
+        "bytes": {
+            "round1": live.bytes[1],
+            "round2": live.bytes[2],
+            "sent": sent,
+            "always": always,
+            "saved": max(always - sent, 0),
+            "saved_share": max(1 - sent / always, 0) if always else None,
+        },
+        "latency_ms": live.latencies(),
+        "parties": [
+            {
+                "name": link.name,
+                "address": addresses[link.name],
+                "state": link.state,
+                "error": link.error,
+                "since": link.since,
+                "last_seen": link.last_seen,
+                "latency_ms": link.latency_ms,
+                "model": version.model(link.name),
+                "dimension": link.dimensions.get(version.hash),
+            }
+            for link in coordinator.parties.links.values()
+        ],
+        "certificates": {} if coordinator.certificates is None else dict(coordinator.certificates()),
+        "degraded": {"samples": live.degraded, "by_reason": dict(live.reasons), "unknown": live.unknown},
+        "queue": {"samples": coordinator.engine.taken, "limit": settings.batching.max_queued},
+        "log": {"path": str(coordinator.log.path), "ok": not coordinator.log.error, "error": coordinator.log.error},
+        "policy": {"on_missing_party": settings.rounds.on_missing_party, "on_log_failure": settings.log.on_failure},
+    }
+
+
+# ---- decisions ------------------------------------------------------------------------------------------
+
+
+def _decision(row: dict[str, Any]) -> dict[str, Any]:
+    right = None if row["truth"] is None else row["truth"] == row["label"]
+    return {
+        "decision_id": row["decision_id"],
+        "sample_id": row["sample_id"],
+        "request_id": row["request_id"],
+        "time": row["time"],
+        "label": row["label"],
+        "route": row["route"],
+        "escalated": row["strong_prediction"] is not None,
+        "score": row["score"],
+        "threshold": row["threshold"],
+        "probability": row["probability"],
+        "explored": bool(row["explored"]),
+        "capped": bool(row["capped"]),
+        "weak_prediction": row["weak_prediction"],
+        "strong_prediction": row["strong_prediction"],
+        "router": row["router"],
+        "bytes": row["bytes"],
+        "latency_ms": 1e3 * row["latency"],
+        "truth": row["truth"],
+        "right": right,
+    }
+
+
+def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str, Any]:
+    """One decision by its row: what each party said, and what each class added to the score."""
+    if row["local"] is None:
+        raise NotFoundError("no posteriors were kept with this decision (log.posteriors is false)")
+    version = coordinator.operator.kept(row["router"])
+    if version is None:
+        raise ConflictError(
+            f"the decision was made by router {row['router'][:12]}, which is no longer loaded; explain it offline with "
+            "gainroute explain"
+        )
+    router = version.router
+    local = np.array(posterior(row["local"], version.columns))
+    present = ~np.isnan(local).any(axis=1)
+    contribution: FloatArray | None = None
+    calibrated: FloatArray | None = None
+    reliability: FloatArray | None = None
+    if present.all():
+        calibrated = router.route(local[:, None]).calibrated[0]
+        if isinstance(router, ExpectedGainRouter):
+            explained = router.explain(local)
+            contribution, reliability = explained.contribution, explained.reliability
+    pooled, strong = (posterior(row[name], router.n_classes_) for name in ("pooled", "strong"))
+    classes = [
+        {
+            "label": k,
+            "name": name,
+            "local": {party: float(local[i, k]) if present[i] else None for i, party in enumerate(version.parties)},
+            "pooled": _at(pooled, k),
+            "calibrated": None if calibrated is None else float(calibrated[k]),
+            "reliability": None if reliability is None else float(reliability[k]),
+            "contribution": None if contribution is None else float(contribution[k]),
+            "strong": _at(strong, k),
+        }
+        for k, name in enumerate(coordinator.classes)
+    ]
+    note = ""
+    if not present.all():
+        note = "a party did not have the sample: the calibration does not apply, and it was not routed"
+    elif contribution is None:
+        note = f"a {type(router).__name__} has no class-by-class score"
+    return _decision(row) | {
+        "kind": type(router).__name__,
+        "note": note,
+        "answered_by": "strong" if row["route"] == ROUND2 else "weak",
+        "classes": classes,
+    }
+
+
+def _at(values: Any, k: int) -> float | None:
+    return None if values is None else float(values[0, k])

@@ -1,0 +1,249 @@
+"""The budget controller in the service: it decides batch after batch, remembers, and says how it does.
+
+A `Control` belongs to one version (router, budget). It is used by the event loop alone, in the order in which batches
+come out of Round 1; only `state` is also called by the decision log's writer, which saves it with the rows it decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gainroute._util.plain_json import plain
+from gainroute.control.budget import WINDOW, BudgetController, ControlledDecision
+from gainroute.control.token_bucket import TokenBucket
+from gainroute.errors import SettingError
+from gainroute.federation.coordinator.monitoring.statistics import Ring
+from gainroute.federation.coordinator.settings import CapSettings, ControllerSettings
+from gainroute.routing.router import Router
+from gainroute.routing.types import Decision
+
+__all__ = ["STATE", "Control", "History", "control_status"]
+
+log = logging.getLogger("gainroute.coordinator")
+
+STATE = "controller"  # under which name the log keeps it
+POINTS = 500
+SPACING = 1.0
+
+
+class History:
+    """How threshold and rate went since the start, in a bounded number of points.
+
+    When there is no more room every other point is dropped, and new ones come half as often.
+
+    Parameters
+    ----------
+    points
+        The most that are kept.
+    spacing
+        Seconds between points at first.
+    clock
+        Seconds since 1970.
+    """
+
+    def __init__(self, points: int = POINTS, spacing: float = SPACING, clock: Callable[[], float] = time.time) -> None:
+        self._most, self._spacing, self._clock = points, spacing, clock
+        self._points: list[dict[str, Any]] = []
+        self._due = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a point."""
+        return self._clock() >= self._due
+
+    def add(self, threshold: float, rate: float | None) -> None:
+        """Note how things stand."""
+        if len(self._points) >= self._most:
+            self._points = self._points[::2]
+            self._spacing *= 2
+        now = self._clock()
+        self._points.append({"time": now, "threshold": plain(threshold), "rate": rate})
+        self._due = now + self._spacing
+
+    def points(self) -> list[dict[str, Any]]:
+        """Oldest first: time (seconds since 1970), threshold, rate of the last 2,000 samples before."""
+        return list(self._points)
+
+
+class Control:
+    """A `BudgetController` for one version of the service.
+
+    Parameters
+    ----------
+    router, identity
+        What scores, and the hash of its artifact.
+    budget
+        B.
+    settings
+        The `[controller]` section.
+    sample_bytes
+        Payload of an escalated sample; None while a party has not told its dimension: nothing is escalated then.
+    before
+        What controlled until now: its history goes on, and its cap is not filled anew.
+
+    Attributes
+    ----------
+    controller
+        The library's; `DriftMonitor.protect` takes it.
+    identity
+        Hash of the router's artifact.
+    history
+        Threshold and rate over time.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        identity: str,
+        budget: float,
+        settings: ControllerSettings,
+        sample_bytes: Callable[[], int | None],
+        before: Control | None = None,
+    ) -> None:
+        self.identity = identity
+        # A budget below what is explored, 0 above all, has to be possible at any moment.
+        explore = min(settings.explore, budget)
+        self.controller = BudgetController(router, budget, step=settings.step, explore=explore, seed=settings.seed)
+        self.history: History = History() if before is None else before.history
+        self._wanted = Ring(WINDOW, np.bool_)
+        self._sample_bytes = sample_bytes
+        self.cap = settings.cap
+        self._to_attach = settings.cap
+        self._cap_state = None if before is None else before._state_of_cap()
+
+    def decide(self, decision: Decision) -> ControlledDecision:
+        """Decide anew on what the router has scored: call it in the order of the samples."""
+        if self._to_attach is not None:
+            self._attach_cap(self._to_attach)
+        before = self.controller.samples
+        decided = self.controller.decide(decision)
+        wanted = decided.escalate
+        if self.controller.samples - before < len(wanted):  # some were not counted
+            wanted = wanted[~(decided.incomplete | np.isnan(decided.score))]
+        self._wanted.extend(wanted)
+        if self.history.due:
+            self.history.add(self.controller.threshold, self.rate)
+        return decided
+
+    @property
+    def rate(self) -> float | None:
+        """Share of the last 2,000 samples for which Round 2 was asked; None before the first."""
+        last = self._wanted.last(WINDOW)
+        return float(last.mean()) if len(last) else None
+
+    @property
+    def samples(self) -> int:
+        """How many samples `rate` is about."""
+        return min(self._wanted.total, WINDOW)
+
+    # ---- surviving a restart --------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything that must survive a restart, as plain JSON."""
+        return {"artifact": self.identity, "state": self.controller.state(), "cap": self._state_of_cap()}
+
+    def restore(self, saved: dict[str, Any] | None) -> bool:
+        """Go on from a saved state, or begin anew and say why; whether it went on."""
+        if saved is None:
+            return False
+        if saved.get("artifact") != self.identity:
+            why = f"the saved state is of router {str(saved.get('artifact'))[:12]}, this one is {self.identity[:12]}"
+        else:
+            try:
+                # The cap has settings of its own, and follows once it is attached.
+                self.controller.restore(saved["state"] | {"cap": None})
+            except (SettingError, KeyError, TypeError, ValueError) as error:
+                why = str(error)
+            else:
+                self._cap_state = saved.get("cap")
+                log.info("the budget controller goes on after %d samples", self.controller.samples)
+                return True
+        log.warning("the budget controller begins anew: %s", why)
+        return False
+
+    # ---- the cap --------------------------------------------------------------------------------
+
+    def _attach_cap(self, given: CapSettings) -> None:
+        """Give the controller its cap; one in bytes has to wait until every party has told its dimension."""
+        size = self._sample_bytes() if given.unit == "bytes" else None
+        if given.unit == "bytes" and size is None:
+            return
+        self._to_attach = None
+        if size == 0:
+            log.warning(
+                "controller.cap counts bytes, and strong answers computed beforehand send none: there is no cap"
+            )
+            return
+        cap = _bucket(given, size)
+        if self._cap_state is not None:
+            try:
+                cap.restore(self._cap_state)
+            except (SettingError, KeyError, TypeError, ValueError) as error:
+                log.warning("the cap begins anew: %s", error)
+        self.controller.cap = cap
+
+    def _state_of_cap(self) -> dict[str, Any] | None:
+        cap = self.controller.cap
+        return self._cap_state if cap is None else cap.state()
+
+
+def _bucket(given: CapSettings, size: float | None) -> TokenBucket:
+    burst = max(given.burst, size or 1.0)
+    if burst > given.burst:
+        log.warning(
+            "controller.cap: burst is %g; one sample takes %g %s, and so much it is", given.burst, burst, given.unit
+        )
+    return TokenBucket(given.rate, burst, unit=given.unit, size=size, per=given.per)
+
+
+def control_status(control: Control | None) -> dict[str, Any]:
+    """How the budget controller does, as JSON: for dashboard, status and metrics.
+
+    Parameters
+    ----------
+    control
+        That of the version in use, ``coordinator.version.control``; None where there is none: not configured, or an
+        admin has set a threshold.
+
+    Returns
+    -------
+    dict
+        ``on``: whether a controller decides; where it does not, there is nothing else but an empty ``history``.
+        ``budget``, ``step``, ``explore``: as they stand. ``threshold``: now; "inf" or "-inf" for infinities.
+        ``min_gain``, ``protection``: floors under it, or None. ``samples``, ``escalated``, ``explored``, ``capped``:
+        counts since the controller began, restarts included. ``window``: {"samples", "rate", "bound"}: the last 2,000
+        samples since the process started, the share escalated (None before the first), and how far from the budget it
+        can be at most. ``bound``: the same for all ``samples``, the time-averaged error; 1 before the first. ``cap``:
+        None, or {"unit", "per", "rate", "burst"}. ``history``: at most 500 of {"time", "threshold", "rate"}, oldest
+        first.
+    """
+    if control is None:
+        return {"on": False, "history": []}
+    held = control.controller
+    cap = control.cap
+    return {
+        "on": True,
+        "budget": held.budget,
+        "step": held.step,
+        "explore": held.explore,
+        "threshold": plain(held.threshold),
+        "min_gain": plain(held.min_gain),
+        "protection": plain(held.protection),
+        "samples": held.samples,
+        "escalated": held.escalated,
+        "explored": held.explored,
+        "capped": held.capped,
+        "window": {"samples": control.samples, "rate": control.rate, "bound": _bound(held, control.samples)},
+        "bound": _bound(held, held.samples),
+        "cap": None if cap is None else {"unit": cap.unit, "per": cap.per, "rate": cap.rate, "burst": cap.burst},
+        "history": control.history.points(),
+    }
+
+
+def _bound(held: BudgetController, samples: int) -> float:
+    return held.bound(samples) if samples else 1.0

@@ -1,0 +1,56 @@
+"""The dashboard: one page with its scripts and style, from this folder. No build step, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import os
+from html import escape
+from importlib import resources
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from gainroute.federation.coordinator.errors import NotFoundError
+from gainroute.federation.coordinator.settings import CoordinatorSettings
+
+__all__ = ["ADMIN_TOKEN", "dashboard_routes"]
+
+# `gainroute up` draws an admin token and hands it to the page this way: on loopback the slider works without typing.
+ADMIN_TOKEN = "GAINROUTE_DASHBOARD_ADMIN_TOKEN"  # noqa: S105 (the name of a variable)
+PLACE = '<meta name="admin-token" content="">'
+MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+def dashboard_routes(settings: CoordinatorSettings) -> APIRouter:
+    """``/`` and what the page asks for below ``/dashboard/``."""
+    folder = resources.files(__name__)
+    files = {
+        file.name: (file.read_bytes(), MEDIA[suffix])
+        for file in folder.iterdir()
+        if (suffix := os.path.splitext(file.name)[1]) in MEDIA  # noqa: PTH122 (a package's file may have no path)
+    }
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    token = os.environ.get(ADMIN_TOKEN, "") if settings.open_door else ""
+    if token:
+        page = page.replace(PLACE, f'<meta name="admin-token" content="{escape(token)}">')
+    private = HEADERS | {"Cache-Control": "no-store"} if token else HEADERS
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/")
+    async def dashboard() -> Response:
+        return Response(page, media_type="text/html", headers=private)
+
+    @routes.get("/dashboard/{name}")
+    async def file(name: str) -> Response:
+        if name not in files:
+            raise NotFoundError(f"the dashboard has no file {name[:60]!r}")
+        body, media = files[name]
+        return Response(body, media_type=media, headers=HEADERS)
+
+    return routes

@@ -1,0 +1,3 @@
+"""The decision log: schema, writer, reader."""
+
+__all__: list[str] = []

@@ -1,0 +1,228 @@
+"""What is done with the log besides appending to it: reading it, feedback, deletion, audit, and what admins have set.
+
+Functions that take a connection are work for `DecisionLog.write`; those that take a path only read, in any thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute.federation.coordinator.decision_log.schema import COLUMNS, decision_id, sequence
+from gainroute.federation.coordinator.errors import ConflictError, LogFailedError, NotFoundError
+
+__all__ = [
+    "FeedbackSummary",
+    "audit",
+    "delete_before",
+    "delete_decision",
+    "delete_sample",
+    "get_state",
+    "give_feedback",
+    "latest",
+    "one",
+    "posterior",
+    "pseudonym",
+    "put_state",
+    "read_audit",
+    "reading",
+    "summarise_feedback",
+]
+
+Row = dict[str, Any]
+CHUNK = 5000
+JUDGED = 10_000
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a log to read it, whoever is writing it."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
+            connection.row_factory = sqlite3.Row
+            yield connection
+    except sqlite3.Error as error:
+        raise LogFailedError(f"the decision log {path} cannot be read ({error})") from error
+
+
+# ---- decisions ----------------------------------------------------------------------------------
+
+WITH_FEEDBACK = (
+    f"SELECT {', '.join('d.' + c for c in COLUMNS)}, f.label AS truth "  # noqa: S608 (names of ours)
+    "FROM decisions d LEFT JOIN feedback f USING (seq)"
+)
+
+
+def latest(path: Path, limit: int) -> list[Row]:
+    """The latest decisions, newest first, posteriors left out."""
+    wanted = [c for c in COLUMNS if c not in ("local", "pooled", "strong")]
+    with reading(path) as connection:
+        found = connection.execute(
+            f"SELECT {', '.join('d.' + c for c in wanted)}, f.label AS truth FROM decisions d "  # noqa: S608
+            "LEFT JOIN feedback f USING (seq) ORDER BY seq DESC LIMIT ?",
+            (limit,),
+        ).fetchall()
+    return [dict(row) | {"decision_id": decision_id(row["seq"])} for row in found]
+
+
+def one(path: Path, name: str) -> Row:
+    """One decision by its id, with everything."""
+    seq = sequence(name)
+    with reading(path) as connection:
+        row = connection.execute(f"{WITH_FEEDBACK} WHERE d.seq = ?", (seq,)).fetchone()
+    if row is None:
+        raise NotFoundError(f"there is no decision {name!r}; ids are 16 hex digits, as answers and /api/decisions give")
+    return dict(row) | {"decision_id": name}
+
+
+def posterior(blob: bytes | None, columns: int) -> npt.NDArray[np.float32] | None:
+    """What a blob holds, (rows, columns)."""
+    return None if blob is None else np.frombuffer(blob, "<f4").reshape(-1, columns)
+
+
+def delete_decision(connection: sqlite3.Connection, name: str) -> int:
+    """Delete one decision and its feedback."""
+    return connection.execute("DELETE FROM decisions WHERE seq = ?", (sequence(name),)).rowcount
+
+
+def delete_sample(connection: sqlite3.Connection, sample_id: str) -> int:
+    """Delete everything about a sample."""
+    return connection.execute("DELETE FROM decisions WHERE sample_id = ?", (sample_id,)).rowcount
+
+
+def delete_before(connection: sqlite3.Connection, moment: float) -> int:
+    """Delete some of the decisions older than a time; repeat until it returns 0."""
+    return connection.execute(
+        "DELETE FROM decisions WHERE seq IN (SELECT seq FROM decisions WHERE seq < ? LIMIT ?)",
+        (int(moment * 1e6), CHUNK),
+    ).rowcount
+
+
+# ---- feedback -----------------------------------------------------------------------------------
+
+
+def give_feedback(
+    connection: sqlite3.Connection,
+    label: int,
+    who: str,
+    *,
+    decision: str | None = None,
+    sample: str | None = None,
+    probability: float | None = None,
+    watched: bool = False,
+) -> str:
+    """Attach a true label to a decision, named by its id, or by its sample's where that is unique; returns its id.
+
+    `probability` is that with which this decision was given a label; None where it does not depend on the sample. Where
+    labels are `watched`, the drift monitor is left a note; of a correction it is not: no label counts twice.
+    """
+    if decision is not None:
+        seq = sequence(decision)
+        found = connection.execute("SELECT seq FROM decisions WHERE seq = ?", (seq,)).fetchall()
+        if not found:
+            raise NotFoundError(f"there is no decision {decision!r}; pass the decision_id of an answer")
+    else:
+        found = connection.execute("SELECT seq FROM decisions WHERE sample_id = ? LIMIT 2", (sample,)).fetchall()
+        if not found:
+            raise NotFoundError(f"there is no decision about sample {sample!r}; pass the decision_id of an answer")
+        if len(found) > 1:
+            raise ConflictError(f"sample {sample!r} was answered more than once; say which by its decision_id")
+    (number,) = found[0]
+    if watched and connection.execute("SELECT 1 FROM feedback WHERE seq = ?", (number,)).fetchone() is None:
+        connection.execute("INSERT INTO unwatched (seq) VALUES (?)", (number,))
+    connection.execute(
+        "INSERT INTO feedback (seq, label, time, who, probability) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (seq) DO UPDATE SET label = excluded.label, time = excluded.time, who = excluded.who, "
+        "probability = excluded.probability",
+        (number, label, time.time(), who, probability),
+    )
+    return decision_id(number)
+
+
+@dataclass(frozen=True)
+class FeedbackSummary:
+    """How the latest judged decisions did; shares are None where nothing was judged.
+
+    Attributes
+    ----------
+    labels
+        Decisions judged, of the latest 10,000 with feedback.
+    accuracy
+        Of the answers given.
+    weak_accuracy
+        Of Round 1 on the same samples.
+    escalated_labels, escalated_accuracy, escalated_weak_accuracy
+        The same on those that the strong route answered.
+    """
+
+    labels: int
+    accuracy: float | None
+    weak_accuracy: float | None
+    escalated_labels: int
+    escalated_accuracy: float | None
+    escalated_weak_accuracy: float | None
+
+
+def summarise_feedback(path: Path) -> FeedbackSummary:
+    """Accuracy where feedback exists."""
+    with reading(path) as connection:
+        row = connection.execute(
+            "SELECT count(*), avg(d.label = f.label), avg(d.weak_prediction = f.label), "
+            "count(d.strong_prediction), avg(CASE WHEN d.strong_prediction IS NOT NULL THEN d.label = f.label END), "
+            "avg(CASE WHEN d.strong_prediction IS NOT NULL THEN d.weak_prediction = f.label END) "
+            "FROM (SELECT * FROM feedback ORDER BY seq DESC LIMIT ?) f JOIN decisions d USING (seq)",
+            (JUDGED,),
+        ).fetchone()
+    return FeedbackSummary(*row)
+
+
+# ---- what admins do -----------------------------------------------------------------------------
+
+
+def audit(connection: sqlite3.Connection, who: str, request_id: str, action: str, before: Any, after: Any) -> None:
+    """Write down who changed what."""
+    connection.execute(
+        "INSERT INTO audit (time, who, request_id, action, before, after) VALUES (?, ?, ?, ?, ?, ?)",
+        (time.time(), who, request_id, action, json.dumps(before), json.dumps(after)),
+    )
+
+
+def read_audit(path: Path, limit: int) -> list[Row]:
+    """The latest admin calls, newest first."""
+    with reading(path) as connection:
+        found = connection.execute("SELECT * FROM audit ORDER BY number DESC LIMIT ?", (limit,)).fetchall()
+    return [dict(row) | {"before": json.loads(row["before"]), "after": json.loads(row["after"])} for row in found]
+
+
+def put_state(connection: sqlite3.Connection, name: str, value: Any) -> None:
+    """Keep a value over restarts; None forgets it."""
+    if value is None:
+        connection.execute("DELETE FROM state WHERE name = ?", (name,))
+        return
+    connection.execute(
+        "INSERT INTO state (name, value, time) VALUES (?, ?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value, time = excluded.time",
+        (name, json.dumps(value), time.time()),
+    )
+
+
+def get_state(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Values kept, by name."""
+    with reading(path) as connection:
+        found = connection.execute("SELECT name, value FROM state").fetchall()
+    return {row["name"]: json.loads(row["value"]) for row in found if row["name"] in names}
+
+
+def pseudonym(sample_id: str) -> str:
+    """How the audit names a sample that was deleted: enough to prove it, not to tell it."""
+    return hashlib.sha256(sample_id.encode()).hexdigest()[:16]

@@ -1,0 +1,294 @@
+"""The drift monitor in the service: fed with what was answered and with labels, remembered, and heard.
+
+Labels are taken from the table `unwatched`, where feedback leaves a note in its own transaction; they are struck from
+it in the transaction that saves the monitor. So each counts once, whatever is killed in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from gainroute.control.budget import ControlledDecision
+from gainroute.control.drift import DriftMonitor
+from gainroute.control.drift_report import DriftReport
+from gainroute.errors import SettingError
+from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
+from gainroute.federation.coordinator.decision_log.writer import DecisionLog
+from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.operator import Operator
+from gainroute.federation.coordinator.outcome import ROUND1, ROUND2
+from gainroute.federation.coordinator.settings import DriftSettings
+from gainroute.routing.labels import Labels
+from gainroute.routing.types import BoolArray, FloatArray
+
+__all__ = ["ALARMS", "DriftWatch"]
+
+log = logging.getLogger("gainroute.coordinator")
+
+ALARMS = ("scores", "calibration", "collaboration")
+STATE = "drift:"  # and the router's hash: what is known of one says nothing of another
+MOST_LABELS = 500  # at once: taking in a label costs some 50 µs
+SAVE_SECONDS = 30.0  # how old the saved scores may be; labels and alarms are saved at once
+QUERY = (
+    "SELECT u.number, d.router, d.route, d.local, d.score, d.probability, d.explored, d.weak_prediction, "
+    "d.strong_prediction, f.label, f.probability AS told FROM unwatched u JOIN decisions d USING (seq) "
+    "JOIN feedback f USING (seq) WHERE u.number > ? ORDER BY u.number LIMIT ?"
+)
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """An alarm that stands: since when (seconds since 1970), and what it says, with its evidence."""
+
+    since: float
+    text: str
+
+
+class DriftWatch:
+    """Watches one router after the other, as they come into use.
+
+    Parameters
+    ----------
+    settings
+        The `[drift]` section.
+    decisions
+        The decision log: labels and state are there.
+    operator
+        Demands more gain where the settings say so.
+
+    Attributes
+    ----------
+    alarms
+        Those that stand, by name.
+    protection
+        What every score must exceed; None without an alarm, or where nothing shall be done about it.
+    """
+
+    def __init__(self, settings: DriftSettings, decisions: DecisionLog, operator: Operator) -> None:
+        self.enabled = settings.enabled
+        self.alarms: dict[str, Alarm] = {}
+        self.protection: float | None = None
+        self.labels_wait = True  # left over from before the start, perhaps
+        self._settings, self._log, self._operator = settings, decisions, operator
+        self._monitor: DriftMonitor | None = None
+        # As of the last look: the monitor itself may be at work in another thread.
+        self._report: DriftReport | None = None
+        self._recommended: float | None = None
+        self._hash = ""
+        self._taken = 0  # number of the last label taken in, struck from the table or not
+        self._left_out = 0
+        self._unsaved = False
+        self._saved = 0.0
+        self._watched_since = time.time()
+
+    # ---- what comes in --------------------------------------------------------------------------
+
+    async def look(self, version: Version, score: FloatArray, escalated: BoolArray) -> None:
+        """Take in what was answered by this version since the last time, and the labels that wait."""
+        if not self.enabled:
+            await self._protect(version)  # what an earlier start has demanded
+            return
+        monitor = await self._follow(version)
+        before = monitor.scores
+        if len(score):
+            await asyncio.to_thread(monitor.observe_scores, score, escalated)
+        labels = await self._take_labels(version, monitor) if self.labels_wait else 0
+        if self._report is None or labels or monitor.scores is not before:
+            self._report = await asyncio.to_thread(monitor.report)
+            self._recommended = monitor.recommended_min_gain
+        changed = self._note_alarms(self._report)
+        if self._settings.protect:
+            monitor.protect(self)
+        await self._protect(version)  # first: it must not wait for a disk
+        self._unsaved |= bool(labels) or changed
+        if self._unsaved or (monitor.scores is not before and time.monotonic() - self._saved > SAVE_SECONDS):
+            await self.save()
+
+    async def reset(self, who: str, request_id: str) -> dict[str, Alarm]:
+        """Forget what was watched, alarms above all; returns those that stood."""
+        found, monitor = self.alarms, self._monitor
+        if monitor is None:
+            return {}
+        monitor.reset()
+        self._report, self._recommended = monitor.report(), None
+        self.alarms, self.protection, self._watched_since = {}, None, time.time()
+
+        def write(connection: sqlite3.Connection) -> None:
+            self._write(connection)
+            before = {name: alarm.text for name, alarm in found.items()}
+            audit(connection, who, request_id, "drift reset", before, {})
+
+        await self._log.write(write)
+        for name in found:
+            log.warning("alarm %s was reset by %s", name, who, extra={"alarm": name, "raised": False, "who": who})
+        await self._protect(self._operator.engine.version)
+        return found
+
+    async def save(self) -> None:
+        """Keep everything over a restart."""
+        if self._monitor is not None:
+            await self._log.write(self._write)
+            self._unsaved = False
+
+    # ---- what comes out -------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What is known, for status and metrics."""
+        report = self._report
+        if not self.enabled or report is None:
+            return {"enabled": self.enabled, "alarms": {}}
+        return {
+            "enabled": True,
+            "alarms": {name: asdict(alarm) for name, alarm in self.alarms.items()},
+            "since": self._watched_since,
+            "window": self._settings.window,
+            "scores": None if report.scores is None else asdict(report.scores) | {"drifted": report.scores.drifted},
+            "labels": report.labels,
+            "labels_left_out": self._left_out,
+            "calibration_error": report.calibration_error,
+            "confidence_gap": report.confidence_gap,
+            "changed_classes": [str(name) for name in report.changed_classes],
+            "collaboration": asdict(report.collaboration),
+            "protect": self._settings.protect,
+            "protection": self.protection,
+            "recommended_min_gain": self._recommended,
+            "false_alarm": self._settings.false_alarm,
+            "horizon": self._settings.horizon,
+        }
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    async def _follow(self, version: Version) -> DriftMonitor:
+        """The monitor of this version's router: as it was left, or a new one."""
+        if self._monitor is not None and version.hash == self._hash:
+            self._monitor.router = version.router  # its threshold may have changed
+            return self._monitor
+        await self.save()
+        settings = self._settings
+        monitor = DriftMonitor(
+            version.router, window=settings.window, horizon=settings.horizon, false_alarm=settings.false_alarm,
+            memory=settings.memory, min_feedback_probability=settings.min_feedback_probability,
+        )  # fmt: skip
+        kept = (await asyncio.to_thread(get_state, self._log.path, (STATE + version.hash,))).get(STATE + version.hash)
+        self.alarms, self.protection, self._watched_since = {}, None, time.time()
+        if kept is not None:
+            try:
+                monitor.restore(kept["monitor"])
+            except (SettingError, KeyError, TypeError, ValueError) as error:
+                log.warning("the drift monitor begins anew: %s", error)
+                monitor.reset()
+            else:
+                self.alarms = {name: Alarm(**alarm) for name, alarm in kept["alarms"].items()}
+                self.protection = kept["protection"] if settings.protect else None
+                self._watched_since = kept["since"]
+        self._monitor, self._hash, self._report = monitor, version.hash, None
+        return monitor
+
+    async def _take_labels(self, version: Version, monitor: DriftMonitor) -> int:
+        self.labels_wait = False
+        rows = await asyncio.to_thread(self._read_labels)
+        if len(rows) == MOST_LABELS:
+            self.labels_wait = True
+        if rows:
+            self._taken = rows[-1]["number"]
+            own = [r for r in rows if r["router"] == version.hash and r["route"] in (ROUND1, ROUND2)]
+            least = self._settings.min_feedback_probability
+            useful = [r for r in own if r["told"] is None or r["told"] >= least]
+            self._left_out += len(rows) - len(useful)
+            await asyncio.to_thread(_feed, monitor, version, useful)
+        return len(rows)
+
+    def _read_labels(self) -> list[sqlite3.Row]:
+        with reading(self._log.path) as connection:
+            return connection.execute(QUERY, (self._taken, MOST_LABELS)).fetchall()
+
+    def _note_alarms(self, report: DriftReport) -> bool:
+        """Say what is new, and what has gone; whether anything has."""
+        now = time.time()
+        new = {n: Alarm(now, text) for n, text in report.alarms.items() if n not in self.alarms}
+        gone = [n for n in self.alarms if n not in report.alarms]
+        for name, alarm in new.items():
+            extra = {"alarm": name, "raised": True, "router": self._hash}
+            log.warning("alarm %s: %s", name, alarm.text, extra=extra)
+        for name in gone:
+            extra = {"alarm": name, "raised": False, "router": self._hash}
+            log.info("alarm %s is over", name, extra=extra)
+        # What was said when it was raised stands, with its evidence; only scores are judged anew, window by window.
+        stand = {n: a for n, a in self.alarms.items() if n not in gone}
+        self.alarms = {n: Alarm(a.since, report.alarms[n]) if n == "scores" else a for n, a in stand.items()} | new
+        return bool(new or gone)
+
+    async def _protect(self, version: Version) -> None:
+        """Have the version demand what is found necessary, and no more."""
+        if version.floor == self.protection or (self._operator.engine.version is not version):
+            return
+        why = self.alarms.get("collaboration")
+        await self._operator.protect(self.protection, "" if why is None else why.text)
+        if self.protection is None:
+            log.warning("protection lets go", extra={"protection": None})
+        else:
+            extra = {"protection": self.protection}
+            log.warning("every escalation has to gain more than %g", self.protection, extra=extra)
+
+    def _write(self, connection: sqlite3.Connection) -> None:
+        if self._monitor is None:
+            return
+        state = {
+            "monitor": self._monitor.state(),
+            "alarms": {name: asdict(alarm) for name, alarm in self.alarms.items()},
+            "protection": self.protection,
+            "since": self._watched_since,
+        }
+        put_state(connection, STATE + self._hash, state)
+        connection.execute("DELETE FROM unwatched WHERE number <= ?", (self._taken,))
+        # A rollback goes on where it was; what came before that is forgotten.
+        hashes = (self._hash, self._operator.engine.version.hash, self._operator.previous or "")
+        keep = [STATE + identity for identity in hashes]
+        connection.execute("DELETE FROM state WHERE name LIKE ? AND name NOT IN (?, ?, ?)", (f"{STATE}%", *keep))
+        self._saved = time.monotonic()
+
+
+def _feed(monitor: DriftMonitor, version: Version, rows: Sequence[sqlite3.Row]) -> None:
+    """Tell the monitor about labelled decisions; those that carry a probability of their own go together."""
+    for told in (False, True):
+        some = [r for r in rows if (r["told"] is not None) is told]
+        if some:
+            names = Labels(version.router.n_classes_, version.router.classes)
+            truth, strong = (names.decode(_column(some, name, -1)) for name in ("label", "strong_prediction"))
+            chance = _column(some, "told", np.nan) if told else None
+            monitor.feedback(_decision(version, names, some), truth, strong, probability=chance)
+
+
+def _decision(version: Version, names: Labels, rows: Sequence[sqlite3.Row]) -> ControlledDecision:
+    """The decisions as they were made; what the calibrated posterior said is computed again, if it can be."""
+    n, k, m = len(rows), version.columns, len(version.parties)
+    local = np.full((m, n, k), np.nan)
+    for i, row in enumerate(rows):
+        if row["local"] is not None and len(row["local"]) == 4 * m * k:
+            local[:, i] = np.frombuffer(row["local"], "<f4").reshape(m, k)
+    known = ~np.isnan(local).any(axis=(0, 2))
+    calibrated = np.full((n, version.router.n_classes_), np.nan)
+    if known.any():
+        calibrated[known] = version.router.route(local[:, known]).calibrated
+    escalated = np.array([row["strong_prediction"] is not None for row in rows])
+    nothing = np.zeros(n, dtype=bool)
+    return ControlledDecision(
+        escalate=escalated, score=_column(rows, "score", np.nan),
+        weak_prediction=names.decode(_column(rows, "weak_prediction", -1)), pooled=calibrated, calibrated=calibrated,
+        incomplete=nothing, threshold=float("nan"), local=local, thresholds=np.full(n, np.nan),
+        probability=_column(rows, "probability", np.nan), explored=_column(rows, "explored", 0).astype(bool),
+        capped=nothing,
+    )  # fmt: skip
+
+
+def _column(rows: Sequence[sqlite3.Row], name: str, missing: float) -> Any:
+    found = [missing if row[name] is None else row[name] for row in rows]
+    return np.array(found, dtype=np.float64 if name in ("score", "probability", "told") else np.int64)

@@ -1,0 +1,236 @@
+"""A router in the shadow: it scores what the router in use has answered, and never answers.
+
+What the strong route would have said where the router in use did not ask is known from explored samples alone, each
+with its probability; `gainroute.control.shadow.compare_shadow` compares them as precisely as they allow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gainroute._util.hashing import hash_contents
+from gainroute._util.plain_json import plain
+from gainroute.control.shadow import compare_shadow
+from gainroute.errors import GainrouteError
+from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
+from gainroute.federation.coordinator.decision_log.writer import DecisionLog
+from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.errors import ConflictError, HandshakeError, PartyMissingError
+from gainroute.federation.coordinator.monitoring.shadow_scoring import (
+    Counts,
+    load_beside,
+    logged_decisions,
+    placed_at,
+    score_beside,
+)
+from gainroute.federation.coordinator.operator import Operator, number
+from gainroute.federation.coordinator.outcome import ROUND1, ROUND2, Outcome
+from gainroute.federation.coordinator.parties import Parties
+
+__all__ = ["ShadowWatch"]
+
+log = logging.getLogger("gainroute.coordinator")
+
+STATE = "shadow"
+SAVE_SECONDS = 10.0
+COMPARE_SECONDS = 5.0  # the least time between comparisons;
+COMPARE_SHARE = 0.05  # one of 5,000 labels takes about a second, and this share of the time is all that they may take
+MOST_LABELS = 5000
+QUERY = (
+    "SELECT d.local, d.strong_prediction, d.probability, d.threshold, f.label, f.probability AS told FROM feedback f "
+    "JOIN decisions d USING (seq) WHERE f.seq >= ? AND d.router = ? AND d.route IN (?, ?) AND d.local IS NOT NULL "
+    "ORDER BY f.seq DESC LIMIT ?"
+)
+COUNT = "SELECT count(*), max(time) FROM feedback WHERE seq >= ?"
+
+
+@dataclass(eq=False)
+class Shadow:
+    """What runs in the shadow: its version, the hash of the router in use, since when, and what was seen since."""
+
+    version: Version
+    against: str
+    since: float
+    counts: Counts = field(default_factory=Counts)
+
+    def state(self) -> dict[str, Any]:
+        """What a restart needs."""
+        own = self.version
+        return {"artifact": str(own.path), "hash": own.hash, "against": self.against, "since": self.since,
+                "counts": asdict(self.counts)}  # fmt: skip
+
+
+class ShadowWatch:
+    """Loads, scores, compares, and lets go or swaps in.
+
+    Parameters
+    ----------
+    decisions, operator, parties
+        Of the coordinator.
+
+    Attributes
+    ----------
+    shadow
+        What runs in the shadow; None where nothing does.
+    comparison
+        How both would have done on labelled answers; what it says, or why it says nothing, is in `status`.
+    """
+
+    def __init__(self, decisions: DecisionLog, operator: Operator, parties: Parties) -> None:
+        self._log, self._operator, self._parties = decisions, operator, parties
+        self.shadow: Shadow | None = None
+        self.comparison: dict[str, Any] | None = None
+        self._why = ""
+        self._judged: Any = None  # what the comparison was made of
+        self._due = self._saved = 0.0
+
+    # ---- what an admin does ---------------------------------------------------------------------
+
+    async def resume(self, running: Version) -> None:
+        """Go on with the shadow that was there before the restart."""
+        kept = (await asyncio.to_thread(get_state, self._log.path, (STATE,))).get(STATE)
+        if kept is None:
+            return
+        try:
+            version = await asyncio.to_thread(load_beside, Path(kept["artifact"]), running, self._parties.names)
+        except GainrouteError as error:
+            log.warning("the shadow is dropped: %s", error)
+            await self._forget()
+            return
+        if version.hash != kept["hash"] or running.hash != kept["against"]:
+            log.warning("the shadow is dropped: its file, or the router in use, is another one than before")
+            await self._forget()
+            return
+        self._begin(Shadow(version, kept["against"], kept["since"], Counts(**kept["counts"])))
+
+    async def load(self, artifact: Path, who: str, request_id: str) -> None:
+        """Have a router run in the shadow, in place of any that does."""
+        running = self._operator.engine.version
+        version = await asyncio.to_thread(load_beside, artifact, running, self._parties.names)
+        if version.hash == running.hash:
+            raise ConflictError(f"{artifact} is the router in use; the shadow is for another one")
+        absent = await self._parties.shake(version)
+        if absent:
+            raise PartyMissingError(
+                "a shadow needs every party to say that it has the models: " + "; ".join(map(str, absent.values()))
+            )
+        shadow = Shadow(version, running.hash, time.time())
+        await self._log.write(lambda c: self._change(c, shadow, "shadow load", who, request_id))
+        self._begin(shadow)
+
+    async def drop(self, who: str, request_id: str) -> None:
+        """Let go of the shadow."""
+        if self.shadow is None:
+            raise ConflictError("no router runs in the shadow; load one first")
+        await self._log.write(lambda c: self._change(c, None, "shadow drop", who, request_id))
+        self._begin(None)
+
+    async def swap(self, who: str, request_id: str) -> Version:
+        """Have the shadow answer from now on; the router before is kept to roll back to."""
+        shadow = self.shadow
+        if shadow is None:
+            raise ConflictError("no router runs in the shadow; load one first")
+        path = shadow.version.path
+        if await asyncio.to_thread(hash_contents, path) != shadow.version.hash:
+            raise HandshakeError(f"{path} has changed since it was loaded into the shadow; load it again")
+        version = await self._operator.switch(path, None, who, request_id)
+        await self._log.write(lambda c: self._change(c, None, "shadow swap", who, request_id))
+        self._begin(None)
+        return version
+
+    def _change(self, connection: sqlite3.Connection, new: Shadow | None, action: str, who: str, name: str) -> None:
+        put_state(connection, STATE, None if new is None else new.state())
+        before = {"shadow": None if self.shadow is None else self.shadow.version.hash, "comparison": self.comparison}
+        after = {"shadow": None if new is None else new.version.hash}
+        audit(connection, who, name, action, plain(before), after)
+
+    async def _forget(self) -> None:
+        await self._log.write(lambda c: put_state(c, STATE, None))
+        self._begin(None)
+
+    def _begin(self, shadow: Shadow | None) -> None:
+        self.shadow, self.comparison, self._why, self._judged, self._due = shadow, None, "", None, 0.0
+
+    # ---- live traffic ---------------------------------------------------------------------------
+
+    async def look(self, version: Version, seen: Sequence[Outcome]) -> None:
+        """Score what was answered since the last time, and compare if there are new labels."""
+        shadow = self.shadow
+        if shadow is None:
+            return
+        if version.hash != shadow.against:
+            log.warning("the shadow is dropped: another router is in use now", extra={"shadow": shadow.version.hash})
+            await self._forget()
+            return
+        own = [outcome for outcome in seen if outcome.version.hash == shadow.against]
+        if own:
+            await asyncio.to_thread(score_beside, placed_at(shadow.version, version), own, shadow.counts)
+        began = time.monotonic()
+        if began >= self._due:
+            await asyncio.to_thread(self._compare, shadow, version)
+            now = time.monotonic()
+            self._due = now + max(COMPARE_SECONDS, (now - began) / COMPARE_SHARE)
+        if own and time.monotonic() - self._saved > SAVE_SECONDS:
+            await self.save()
+
+    async def save(self) -> None:
+        """Keep the counts over a restart."""
+        if self.shadow is not None:
+            state = self.shadow.state()
+            await self._log.write(lambda c: put_state(c, STATE, state))
+            self._saved = time.monotonic()
+
+    def _compare(self, shadow: Shadow, running: Version) -> None:
+        first = int(shadow.since * 1e6)
+        with reading(self._log.path) as connection:
+            judged = tuple(connection.execute(COUNT, (first,)).fetchone())
+            if judged == self._judged:
+                return
+            rows = connection.execute(QUERY, (first, shadow.against, ROUND1, ROUND2, MOST_LABELS)).fetchall()
+        self._judged = judged
+        counts = shadow.counts
+        if not rows or not counts.kept + counts.escalated:
+            if judged[0]:
+                self._why = f"none of {judged[0]:,} labels is on an answer that has its posteriors in the log"
+            return
+        try:
+            found = compare_shadow(
+                running.router,
+                shadow.version.router,
+                logged_decisions(running, rows, counts),
+                rate=counts.escalated / (counts.kept + counts.escalated),
+            )
+        except GainrouteError as error:
+            self.comparison, self._why = None, str(error)
+            return
+        self.comparison, self._why = vars(found) | {"verdict": found.verdict, "text": str(found)}, ""
+
+    def status(self) -> dict[str, Any] | None:
+        """What is known of the shadow; None where there is none."""
+        shadow = self.shadow
+        if shadow is None:
+            return None
+        counts, n = shadow.counts, shadow.counts.samples
+        placed = placed_at(shadow.version, self._operator.engine.version)
+        return {
+            "version": shadow.version.name,
+            "hash": shadow.version.hash,
+            "artifact": str(shadow.version.path),
+            "since": shadow.since,
+            "threshold": number(placed.point.threshold),
+            "samples": n,
+            "answers": counts.kept + counts.escalated,
+            "agreement": (n - counts.old - counts.new + 2 * counts.both) / n if n else None,
+            "old_rate": counts.old / n if n else None,
+            "new_rate": counts.new / n if n else None,
+            "same_cheap_answer": counts.same_weak / n if n else None,
+            "comparison": self.comparison,
+            "no_comparison": self._why or ("" if self.comparison else "no labels on answers given since it was loaded"),
+        }

@@ -1,0 +1,118 @@
+"""How a router in the shadow is loaded, and how it scores what another one has answered."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gainroute._util.hashing import hash_contents
+from gainroute.control.logged_decisions import LoggedDecisions
+from gainroute.federation.coordinator.deployment import Version, load_version
+from gainroute.federation.coordinator.errors import HandshakeError
+from gainroute.federation.coordinator.outcome import Outcome
+from gainroute.routing.labels import Labels
+
+__all__ = ["Counts", "load_beside", "logged_decisions", "placed_at", "score_beside"]
+
+
+@dataclass
+class Counts:
+    """Live traffic since the shadow was loaded.
+
+    Attributes
+    ----------
+    samples, old, new, both
+        Scored by both routers; escalated by the one in use (exploration apart), by the shadow, by both.
+    same_weak
+        Those on which the cheap answers are the same.
+    kept, escalated
+        Of the answers given, those of Round 1 and of Round 2.
+    """
+
+    samples: int = 0
+    old: int = 0
+    new: int = 0
+    both: int = 0
+    same_weak: int = 0
+    kept: int = 0
+    escalated: int = 0
+
+
+def load_beside(path: Path, running: Version, parties: tuple[str, ...]) -> Version:
+    """Load a router that is to score what another one answers: the parties' messages must be what it was fitted to."""
+    hash_contents(path)  # a file that is not there is the caller's mistake, and no question of fit
+    version = load_version(path, running.fusion, parties)
+    old, new = running.router, version.router
+    wrong: list[str] = []
+    if new.n_classes_ != old.n_classes_ or _names(new.classes) != _names(old.classes):
+        has, needed = (_names(router.classes) or router.n_classes_ for router in (new, old))
+        wrong.append(f"its classes are {has}, those in use {needed}")
+    if version.columns != running.columns:
+        wrong.append(f"it reads {version.columns} values a party and sample, {running.columns} are sent")
+    if version.codec != running.codec:
+        wrong.append(f"its codec is {version.codec!r}, the one in use {running.codec!r}")
+    others = [name for name in parties if version.model(name) != running.model(name)]
+    if others:
+        wrong.append(f"it was calibrated with other models of {', '.join(others)}: switch to it by /admin/router")
+    if wrong:
+        raise HandshakeError(f"{path} does not fit beside the router in use: " + "; ".join(wrong))
+    return version
+
+
+def _names(classes: Any) -> list[str] | None:
+    return None if classes is None else [str(c) for c in classes.tolist()]
+
+
+def placed_at(shadow: Version, running: Version) -> Version:
+    """The shadow at the operating point at which a swap would begin."""
+    point = running.point
+    return shadow.at_budget(point.budget) if point.kind == "budget" and point.budget is not None else shadow
+
+
+def score_beside(shadow: Version, seen: Sequence[Outcome], counts: Counts) -> None:
+    """Have the shadow score what was answered, and count where both agree."""
+    taken: list[tuple[Any, Any, Any]] = []
+    for outcome in seen:
+        rows = np.flatnonzero(~np.isnan(outcome.score))
+        escalated = int((outcome.strong[rows] >= 0).sum())
+        counts.escalated += escalated
+        counts.kept += len(rows) - escalated
+        wanted = outcome.wanted if outcome.controlled is None else outcome.wanted & ~outcome.controlled.explored
+        taken.append((outcome.local[:, rows], wanted[rows], outcome.weak[rows]))
+    local = np.concatenate([t[0] for t in taken], axis=1)
+    if not local.shape[1]:
+        return
+    old, weak = (np.concatenate([t[i] for t in taken]) for i in (1, 2))
+    decision = shadow.router.route(local)
+    new = decision.escalate
+    counts.samples += len(old)
+    counts.old += int(old.sum())
+    counts.new += int(new.sum())
+    counts.both += int((old & new).sum())
+    counts.same_weak += int((shadow.encode(decision.weak_prediction) == weak).sum())
+
+
+def logged_decisions(running: Version, rows: Sequence[sqlite3.Row], counts: Counts) -> LoggedDecisions:
+    """Labelled answers as a comparison takes them; of those without a label, their number is enough."""
+    router = running.router
+    names = Labels(router.n_classes_, router.classes)
+    m, k = len(running.parties), running.columns
+    flat = np.frombuffer(b"".join(row["local"] for row in rows), "<f4").reshape(len(rows), m, k)
+    strong = np.array([-1 if row["strong_prediction"] is None else row["strong_prediction"] for row in rows])
+    asked = strong >= 0
+    share = [min(1.0, float(mine.sum()) / max(given, 1)) for mine, given in
+             ((~asked, counts.kept), (asked, counts.escalated))]  # fmt: skip
+    told = np.array([np.nan if row["told"] is None else row["told"] for row in rows], dtype=np.float64)
+    return LoggedDecisions(
+        local_posteriors=np.ascontiguousarray(np.moveaxis(flat, 1, 0)).astype(np.float64),
+        labels=names.decode(np.array([row["label"] for row in rows], dtype=np.int64)),
+        strong_prediction=names.decode(strong.astype(np.int64)),
+        probability=np.array([row["probability"] for row in rows], dtype=np.float64),
+        feedback_probability=np.where(np.isnan(told), np.where(asked, share[1], share[0]), told),
+        threshold=np.array([row["threshold"] for row in rows], dtype=np.float64),
+    )

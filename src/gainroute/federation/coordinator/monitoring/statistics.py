@@ -1,0 +1,106 @@
+"""The last samples and latencies, in rings of fixed size: memory does not grow with time."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute.federation.coordinator.outcome import ROUND1, ROUND2, UNKNOWN, Outcome, is_degraded
+
+__all__ = ["Live", "Ring"]
+
+
+class Ring:
+    """The last `size` numbers."""
+
+    def __init__(self, size: int, dtype: Any = np.float64) -> None:
+        self._values = np.zeros(size, dtype=dtype)
+        self._at = 0
+        self.total = 0
+
+    def extend(self, values: npt.NDArray[Any]) -> None:
+        """Add numbers, oldest first."""
+        size = len(self._values)
+        self.total += len(values)
+        values = values[-size:]
+        end = self._at + len(values)
+        if end <= size:
+            self._values[self._at : end] = values
+        else:
+            cut = size - self._at
+            self._values[self._at :] = values[:cut]
+            self._values[: end - size] = values[cut:]
+        self._at = end % size
+
+    def add(self, value: float) -> None:
+        """Add one number."""
+        self._values[self._at] = value
+        self._at = (self._at + 1) % len(self._values)
+        self.total += 1
+
+    def last(self, n: int) -> npt.NDArray[Any]:
+        """The last n of them, or as many as there are."""
+        n = min(n, self.total, len(self._values))
+        return self._values[np.arange(self._at - n, self._at) % len(self._values)]
+
+
+class Live:
+    """What the service has done since it started, and how the last part of it went."""
+
+    def __init__(self) -> None:
+        self.since = time.time()
+        self.samples = self.escalated = self.unknown = self.degraded = 0
+        self.reasons: Counter[str] = Counter()
+        self.bytes = {1: 0, 2: 0}
+        self.bytes_always = 0.0
+        self._wanted = Ring(10_000, np.bool_)
+        self._latency = {name: Ring(4096) for name in ("round1", "round2", "request")}
+
+    def answered(self, outcome: Outcome, sample_bytes: int | None) -> None:
+        """Note the answers to a request.
+
+        Parameters
+        ----------
+        outcome
+            What became of it.
+        sample_bytes
+            Payload of one sample in Round 2, had it been escalated; None while a party has not told its dimension.
+        """
+        n = len(outcome)
+        odd = Counter(outcome.route)
+        unknown = odd.pop(UNKNOWN, 0)
+        odd.pop(ROUND1, None)
+        odd.pop(ROUND2, None)
+        for route, count in odd.items():
+            if is_degraded(route):
+                self.degraded += count
+                for reason in {part.partition(":")[0] for part in route.partition(":")[2].split("+")}:
+                    self.reasons[reason] += count
+        self.samples += n
+        self.unknown += unknown
+        self.escalated += int(outcome.wanted.sum())
+        known = outcome.wanted if not unknown else outcome.wanted[outcome.label >= 0]
+        self._wanted.extend(known)
+        self.bytes_always += (n - unknown) * (sample_bytes or 0)
+
+    def latency(self, name: str, seconds: float) -> None:
+        """Note what a round or a request took."""
+        self._latency[name].add(seconds)
+
+    def rate(self, n: int) -> dict[str, Any]:
+        """Share of the last n known samples for which Round 2 was asked."""
+        last = self._wanted.last(n)
+        return {"samples": len(last), "rate": float(last.mean()) if len(last) else None}
+
+    def latencies(self) -> dict[str, dict[str, Any]]:
+        """Median and 99th percentile of the last 4,096, in milliseconds."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, ring in self._latency.items():
+            last = ring.last(4096)
+            p50, p99 = (1e3 * np.quantile(last, [0.5, 0.99])).tolist() if len(last) else (None, None)
+            found[name] = {"count": ring.total, "p50": p50, "p99": p99}
+        return found

@@ -1,0 +1,165 @@
+"""A coordinator as a process: connections, sockets, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+
+import uvicorn
+from threadpoolctl import threadpool_limits
+
+from gainroute.errors import DataError, SettingError
+from gainroute.federation.coordinator.app import create_app
+from gainroute.federation.coordinator.coordinator import Coordinator
+from gainroute.federation.coordinator.settings import CoordinatorSettings, PartySettings, TlsSettings
+from gainroute.federation.coordinator.tls import FrontDoorCertificate
+from gainroute.federation.event_loop import run
+from gainroute.federation.transport.base import PartyConnection
+
+__all__ = ["ConnectionFactory", "certificate_days", "grpc_connection", "run_coordinator", "serve"]
+
+log = logging.getLogger("gainroute.coordinator")
+
+ConnectionFactory = Callable[[PartySettings, TlsSettings], PartyConnection]
+
+
+def grpc_connection(party: PartySettings, tls: TlsSettings) -> PartyConnection:
+    """Reach a party by gRPC with mutual TLS."""
+    from gainroute.federation.pki.certificates import CertificateFiles
+    from gainroute.federation.transport.grpc_client import GrpcConnection
+
+    if tls.ca is None or tls.certificate is None or tls.key is None:
+        raise SettingError("tls: ca, certificate and key are needed to reach parties; gainroute certs makes them")
+    return GrpcConnection(party.name, party.address, CertificateFiles(tls.ca, tls.certificate, tls.key))
+
+
+def run_coordinator(
+    settings: CoordinatorSettings,
+    *,
+    connect: ConnectionFactory = grpc_connection,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Parameters
+    ----------
+    settings
+        What it is told.
+    connect
+        How parties are reached.
+    on_ready
+        Is called with the address once requests are taken.
+    """
+    # Batches are small: BLAS threads would only get in each other's way, and in that of the event loop.
+    with threadpool_limits(1, user_api="blas"):
+        run(serve(settings, connect=connect, on_ready=on_ready))
+
+
+async def serve(
+    settings: CoordinatorSettings,
+    *,
+    connect: ConnectionFactory = grpc_connection,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """`run_coordinator` within a loop that runs already."""
+    listening = _bind(settings)  # before anything else: an address that is taken should cost nothing
+    try:
+        connections = [connect(party, settings.tls) for party in settings.party]
+        coordinator = Coordinator(settings, connections, certificates=lambda: certificate_days(settings, connections))
+        await coordinator.start()
+        try:
+            server = _Server(settings, coordinator, lambda: on_ready and on_ready(_address(settings, listening)))
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread
+                    loop.add_signal_handler(number, server.ask_to_stop, number)
+            await server.serve(sockets=[listening])
+        finally:
+            await coordinator.stop()
+    finally:
+        listening.close()
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, with signals left to us: it would raise them again before the log is closed."""
+
+    def __init__(self, settings: CoordinatorSettings, coordinator: Coordinator, ready: Callable[[], object]) -> None:
+        door = settings.server
+        config = uvicorn.Config(
+            create_app(coordinator, manage=False), lifespan="off", log_config=None, access_log=False,
+            server_header=False, proxy_headers=False, timeout_keep_alive=30,
+            timeout_graceful_shutdown=max(1, round(door.drain_seconds)),
+            ssl_certfile=door.certificate, ssl_keyfile=door.key,
+        )  # fmt: skip
+        super().__init__(config)
+        self._ready = ready
+        self._door = door
+        self._certificate: FrontDoorCertificate | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Say so once requests are taken."""
+        await super().startup(sockets)
+        if self.config.ssl is not None and self._door.certificate is not None and self._door.key is not None:
+            self._certificate = FrontDoorCertificate(self.config.ssl, self._door.certificate, self._door.key)
+        self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Once a second, see whether the front door's certificate was replaced."""
+        if counter % 10 == 0 and self._certificate is not None:
+            self._certificate.look()
+        return await super().on_tick(counter)
+
+    def ask_to_stop(self, number: int) -> None:
+        """Take no new connections, answer what is under way; at the second signal, do not wait for it."""
+        log.info("signal %d: draining", number)
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def _bind(settings: CoordinatorSettings) -> socket.socket:
+    host, port = settings.server.host, settings.server.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named: asyncio sends without delay only where it reads TCP there, and clients would wait 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host.strip("[]"), port))
+    except OSError as error:
+        listening.close()
+        raise SettingError(
+            f"{host}:{port} cannot be listened on ({error.strerror}); name another host or port"
+        ) from None
+    return listening
+
+
+def _address(settings: CoordinatorSettings, listening: socket.socket) -> str:
+    host = settings.server.host
+    scheme = "http" if settings.server.certificate is None else "https"
+    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{scheme}://{shown}:{listening.getsockname()[1]}"
+
+
+def certificate_days(settings: CoordinatorSettings, connections: Sequence[PartyConnection]) -> Mapping[str, float]:
+    """Days until each certificate expires: the coordinator's, the front door's, and the parties' as they tell."""
+    from gainroute.federation.pki.certificates import read_certificate
+
+    found: dict[str, float] = {}
+    for name, path in (("coordinator", settings.tls.certificate), ("front door", settings.server.certificate)):
+        if path is not None:
+            with contextlib.suppress(OSError, DataError):  # while it is being replaced
+                found[name] = read_certificate(path.read_bytes(), str(path)).days_left()
+    for connection in connections:
+        end = getattr(connection, "certificate_expires", None)
+        if isinstance(end, datetime):
+            found[f"party {connection.name}"] = (end - datetime.now(timezone.utc)) / timedelta(days=1)
+    return found

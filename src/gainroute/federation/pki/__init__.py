@@ -1,0 +1,3 @@
+"""Who is who: the private certificate authority, certificates, credentials, access lists."""
+
+__all__: list[str] = []

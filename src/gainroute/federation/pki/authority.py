@@ -1,0 +1,208 @@
+"""A private certificate authority: it signs requests, and never sees anyone's key."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gainroute._util.files import write_bytes
+from gainroute.errors import DataError, SettingError
+from gainroute.federation.pki.certificates import CertificateFiles, Identity, identity_of
+
+__all__ = ["Authority", "make_request", "write_private"]
+
+CLOCK_SKEW = timedelta(minutes=5)
+
+
+def make_request(identity: Identity) -> tuple[bytes, bytes]:
+    """A new private key and a signing request for it, both PEM. Only the request leaves the organisation."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    request = x509.CertificateSigningRequestBuilder().subject_name(_subject(identity.name))
+    request = request.add_extension(_alternative_names(identity), critical=False)
+    return _key_pem(key), request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+class Authority:
+    """A private certificate authority: a certificate and its key, in a folder that stays at one organisation.
+
+    Parameters
+    ----------
+    certificate, key
+        PEM, as `create` makes them.
+    """
+
+    def __init__(self, certificate: bytes, key: bytes, passphrase: bytes | None = None) -> None:
+        try:
+            self._certificate = x509.load_pem_x509_certificate(certificate)
+            loaded = serialization.load_pem_private_key(key, passphrase)
+        except (ValueError, TypeError) as error:
+            raise DataError(
+                f"the authority cannot be read ({error}): give the folder that `certs init` made, and its passphrase "
+                "if it has one"
+            ) from error
+        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+            raise DataError(f"the authority's key is a {type(loaded).__name__}; an elliptic-curve key is needed")
+        self._key = loaded
+        self.pem = certificate
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        name: str = "gainroute",
+        days: float = 3650,
+        passphrase: bytes | None = None,
+        now: datetime | None = None,
+    ) -> Authority:
+        """Make ``ca.crt`` and ``ca.key`` in `folder`; one that is there already is never overwritten."""
+        home = Path(folder)
+        if (home / "ca.key").exists() or (home / "ca.crt").exists():
+            raise SettingError(f"{home} holds an authority already: use it, or name another folder")
+        key = ec.generate_private_key(ec.SECP256R1())
+        start = now or _now()
+        builder = _builder(key.public_key(), _subject(name), _subject(name), start, days)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(_key_usage(signs=True), critical=True)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        home.mkdir(parents=True, exist_ok=True)
+        body = _key_pem(key, passphrase)
+        write_private(home / "ca.key", body)
+        write_bytes(home / "ca.crt", pem)
+        return cls(pem, body, passphrase)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], passphrase: bytes | None = None) -> Authority:
+        """Read what `create` made."""
+        home = Path(folder)
+        try:
+            return cls((home / "ca.crt").read_bytes(), (home / "ca.key").read_bytes(), passphrase)
+        except OSError as error:
+            raise DataError(f"{home} holds no authority ({error.strerror}): run `gainroute certs init`") from error
+
+    def sign(self, request: bytes, identity: Identity, *, days: float = 90, now: datetime | None = None) -> bytes:
+        """A certificate (PEM) for a signing request.
+
+        Parameters
+        ----------
+        request
+            PEM, as `make_request` makes it.
+        identity
+            Whom the certificate shall name: said by the one who signs, and checked against the request.
+        days
+            How long it is valid; never longer than the authority itself.
+        now
+            Instead of the clock, for tests.
+        """
+        try:
+            asked = x509.load_pem_x509_csr(request)
+            wanted = identity_of(asked.extensions)
+        except ValueError as error:
+            raise DataError(f"the signing request is damaged ({error}): make it with `certs request`") from error
+        if not asked.is_signature_valid:
+            raise DataError("the signing request's signature does not fit its key: make it anew with `certs request`")
+        if wanted != identity:
+            told = "no identity" if wanted is None else f"{wanted.role} {wanted.name!r}"
+            raise SettingError(
+                f"the request names {told}, but {identity.role} {identity.name!r} was to be signed: ask whoever sent it"
+            )
+        if days <= 0:
+            raise SettingError(f"days is {days}; more than 0 are needed")
+        start = now or _now()
+        left = (self._certificate.not_valid_after_utc - start) / timedelta(days=1)
+        if left <= 0:
+            raise SettingError("the authority itself has expired: make a new one with `certs init`")
+        builder = _builder(
+            asked.public_key(), _subject(identity.name), self._certificate.subject, start, min(days, left)
+        )
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if identity.role == "party" else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(_key_usage(signs=False), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        builder = builder.add_extension(_alternative_names(identity), critical=False)
+        own = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(own, critical=False)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def issue(
+        self, identity: Identity, folder: str | os.PathLike[str], *, days: float = 90, now: datetime | None = None
+    ) -> CertificateFiles:
+        """Request, sign and write in one step, where authority and holder are one: tests, and `gainroute up`."""
+        home = Path(folder)
+        home.mkdir(parents=True, exist_ok=True)
+        key, request = make_request(identity)
+        label = identity.dns.partition(".")[0]
+        files = CertificateFiles(home / "ca.crt", home / f"{label}.crt", home / f"{label}.key")
+        certificate = self.sign(request, identity, days=days, now=now)
+        write_private(files.key, key)
+        write_bytes(files.certificate, certificate)
+        write_bytes(files.ca, self.pem)
+        return files
+
+
+def write_private(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a key whole or not at all, readable by its owner alone."""
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _alternative_names(identity: Identity) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(identity.uri), x509.DNSName(identity.dns)])
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey, passphrase: bytes | None = None) -> bytes:
+    lock = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
+
+
+def _key_usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _builder(
+    public: CertificatePublicKeyTypes, subject: x509.Name, issuer: x509.Name, start: datetime, days: float
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start - CLOCK_SKEW)
+        .not_valid_after(start + timedelta(days=days))
+    )

@@ -1,0 +1,345 @@
+"""Posterior files: what both routes said about a set of samples, read from `.npz` or Parquet, and written back.
+
+An `.npz` file holds `local_posteriors` (M, N, K), and where they are known `labels`, `strong_prediction`,
+`strong_posterior` (N, K), `weak_prediction`, `sample_weight`, `present` (M, N), `ids` and `class_names`. A Parquet
+file holds one row a sample; or there is one Parquet file a party, joined by an id (see `load_outcomes`).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+from warnings import warn
+
+import numpy as np
+
+from gainroute._util.files import write_bytes
+from gainroute.errors import DataError, GainrouteWarning
+from gainroute.routing.inputs import as_local_posteriors, as_present
+from gainroute.routing.labels import Labels
+from gainroute.routing.types import BoolArray, Decision, FloatArray, IntArray, LabelArray
+
+__all__ = ["Outcomes", "load_outcomes", "save_decision", "save_outcomes"]
+
+PathLike = str | os.PathLike[str]
+
+PARQUET_MAGIC = b"PAR1"
+ZIP_MAGIC = b"PK"
+NAMED = ("labels", "strong_prediction", "weak_prediction")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What the parties, the strong route and the truth say about N samples; None where a file does not tell.
+
+    Attributes
+    ----------
+    local_posteriors : (M, N, K)
+        The posterior each party sent. Rows of an absent party hold anything.
+    labels, strong_prediction, weak_prediction : (N,), optional
+        Column numbers, or names out of `class_names`; a strong prediction of −1 (None) is no answer.
+    strong_posterior : (N, K), optional
+    ids : (N,), optional
+    class_names : (K,), optional
+        In column order.
+    sample_weight : (N,), optional
+    present : (M, N) bool, optional
+        Which party answered which sample; None where all did.
+    party_names
+        M names.
+    source
+        Where it was read from, for messages.
+    """
+
+    local_posteriors: FloatArray
+    labels: LabelArray | None = None
+    strong_prediction: LabelArray | None = None
+    strong_posterior: FloatArray | None = None
+    ids: LabelArray | None = None
+    class_names: LabelArray | None = None
+    weak_prediction: LabelArray | None = None
+    sample_weight: FloatArray | None = None
+    present: BoolArray | None = None
+    party_names: tuple[str, ...] = ()
+    source: str = "the data"
+
+    def __post_init__(self) -> None:
+        n = len(self)
+        for name in (*NAMED, "strong_posterior", "ids", "sample_weight"):
+            value = getattr(self, name)
+            if value is not None and (value.ndim == 0 or len(value) != n):
+                raise DataError(
+                    f"{self.source}: {name} has shape {value.shape} for {n} samples; one entry a sample is needed, in "
+                    "the order of the posteriors"
+                )
+        if self.present is not None:
+            object.__setattr__(self, "present", as_present(self.present, self.local_posteriors.shape[:2]))
+        if not self.party_names:
+            object.__setattr__(self, "party_names", tuple(f"party {i}" for i in range(len(self.local_posteriors))))
+
+    def __len__(self) -> int:
+        return int(self.local_posteriors.shape[1])
+
+    def require(self, *names: str) -> None:
+        """Refuse a file that does not tell what is asked of it."""
+        has = [f.name for f in fields(self) if f.name not in ("party_names", "source") and _given(self, f.name)]
+        for name in names:
+            if name == "strong_prediction" and self.strong_posterior is not None:
+                continue
+            if getattr(self, name) is None:
+                also = " (or strong_posterior)" if name == "strong_prediction" else ""
+                raise DataError(
+                    f"{self.source} has no {name}{also}; it has {', '.join(has)}: add {name}, one entry a sample "
+                    f"(in Parquet the column {COLUMN.get(name, name)!r})"
+                )
+
+    def take(self, rows: IntArray | BoolArray) -> Outcomes:
+        """Return the samples of these rows."""
+        kept: dict[str, Any] = {"local_posteriors": self.local_posteriors[:, rows]}
+        if self.present is not None:
+            kept["present"] = self.present[:, rows]
+        for name in (*NAMED, "strong_posterior", "ids", "sample_weight"):
+            value = getattr(self, name)
+            kept[name] = None if value is None else value[rows]
+        return replace(self, **kept)
+
+    def complete(self) -> Outcomes:
+        """Return the samples that lack no party, and warn of the others."""
+        if self.present is None:
+            return self
+        whole = np.asarray(self.present.all(axis=0))
+        if not whole.any():
+            raise DataError(
+                f"{self.source}: every one of the {len(self)} samples lacks a party; complete ones are needed"
+            )
+        warn(
+            f"{int((~whole).sum())} of {len(self)} samples of {self.source} lack a party and are left out",
+            GainrouteWarning,
+            stacklevel=2,
+        )
+        return self.take(whole)
+
+    def in_labels(self, names: LabelArray | None, classes: int) -> Outcomes:
+        """Return labels and predictions as a router fitted with `classes=names` takes them.
+
+        That is as names, or, where `names` is None, as column numbers. A file may hold either, and class names
+        that contradict the router's are refused: its columns would mean something else.
+        """
+        own = self.class_names
+        if own is not None and names is not None and list(map(str, own)) != list(map(str, names)):
+            raise DataError(
+                f"{self.source} has the classes {_some(own)}, the router was fitted with {_some(names)}; bring the "
+                "columns into the router's order, or fit anew"
+            )
+        given = names if own is None else own
+        reader, plain, writer = Labels(classes, given), Labels(classes, None), Labels(classes, names)
+        changed: dict[str, Any] = {}
+        for field in NAMED:
+            value = getattr(self, field)
+            if value is None:
+                continue
+            texts = value.dtype.kind in "OUS" and any(isinstance(v, str) for v in value.tolist())
+            if texts and given is None:
+                raise DataError(
+                    f"{self.source}: {field} holds text ({_some(value)}) and no class names are known; add class_names "
+                    "in column order (--classes no,yes), or use column numbers 0 … K−1"
+                )
+            if texts:  # numpy cannot write None among texts: an empty one stands for it
+                value = np.array([None if v in ("", None) else v for v in value.tolist()], dtype=object)
+            numbers = given is not None and value.dtype.kind in "iubf" and given.dtype.kind not in "iuf"
+            missing = field == "strong_prediction"
+            encode = plain.encode if given is None or numbers else reader.encode
+            changed[field] = writer.decode(encode(value, f"{self.source}: {field}", missing=missing))
+        return replace(self, class_names=given, **changed)
+
+
+COLUMN = {"labels": "label", "ids": "id"}  # where Parquet, one row a sample, uses the singular
+
+
+def load_outcomes(
+    paths: PathLike | Sequence[PathLike],
+    labels: PathLike | None = None,
+    on: str | None = None,
+    *,
+    class_names: Sequence[Any] | None = None,
+) -> Outcomes:
+    """Read posteriors, and whatever else the files tell.
+
+    Parameters
+    ----------
+    paths
+        One `.npz` or Parquet file; or one Parquet file a party, in the order of the parties.
+    labels
+        With one file a party: the Parquet file with `label`, `strong_prediction` and what else is known.
+    on
+        With one file a party: the column that identifies a sample in every file. Samples that are not in all
+        files are counted, warned of and left out.
+    class_names
+        Names of the classes in column order, where the file does not hold them.
+
+    Notes
+    -----
+    In Parquet the posterior of a party is a list column `posterior_<party>` (null: the party is absent), or number
+    columns `posterior_<party>_<class>`, or for two classes one number column `posterior_<party>` with P(class 1).
+    Number columns whose names can be read both ways are taken as classes if they sum to one.
+    """
+    files = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not files:
+        raise DataError("no file was given; pass one .npz or Parquet file, or one Parquet file a party")
+    names = None if class_names is None else np.asarray(class_names)
+    kinds = [_kind(path) for path in [*files, *([] if labels is None else [labels])]]
+    if len(kinds) == 1 and on is None:
+        return _read_npz(files[0], names) if kinds[0] == "npz" else _read_parquet(files[0], names)
+    if on is None:
+        raise DataError(
+            f"{len(kinds)} files were given and nothing to join them by; name the column that identifies a sample: "
+            "--on customer_id"
+        )
+    if "npz" in kinds:
+        raise DataError(
+            f"{[*files, labels][kinds.index('npz')]} is an .npz file; joining by {on!r} takes Parquet files: an .npz "
+            "holds all parties and the labels in one file"
+        )
+    return _read_joined(files, labels, on, names)
+
+
+def save_outcomes(outcomes: Outcomes, path: PathLike) -> None:
+    """Write an `.npz` file that `load_outcomes` reads back, whole or not at all."""
+    arrays = {f.name: getattr(outcomes, f.name) for f in fields(outcomes) if f.name not in ("party_names", "source")}
+    _write_npz({name: value for name, value in arrays.items() if value is not None}, path)
+
+
+def save_decision(decision: Decision, path: PathLike, ids: LabelArray | None = None) -> None:
+    """Write a decision as `.npz`, or as Parquet where `path` ends in `.parquet`.
+
+    It holds `ids` (row numbers, where there are none), `escalate`, `score`, `weak_prediction`, `pooled`, `calibrated`,
+    `incomplete` and `threshold`; a sample that no party has gets the weak prediction −1, or an empty text.
+    """
+    arrays: dict[str, Any] = {
+        "ids": np.arange(len(decision)) if ids is None else ids,
+        **{f.name: getattr(decision, f.name) for f in fields(decision) if f.name != "local"},
+    }
+    if Path(path).suffix in (".parquet", ".pq"):
+        from gainroute.io import parquet as _parquet
+
+        write_bytes(path, _parquet.to_parquet({COLUMN.get(name, name): value for name, value in arrays.items()}))
+        return
+    _write_npz(arrays, path)
+
+
+# ---- inside -------------------------------------------------------------------------------------
+
+
+def _kind(path: PathLike) -> str:
+    file = Path(path)
+    if not file.exists():
+        raise DataError(f"{file}: no such file; pass an .npz or Parquet file with posteriors")
+    if file.is_dir():
+        raise DataError(f"{file} is a folder; pass an .npz or Parquet file with posteriors")
+    with file.open("rb") as opened:
+        start = opened.read(4)
+    if start == PARQUET_MAGIC:
+        return "parquet"
+    if start.startswith(ZIP_MAGIC):
+        return "npz"
+    raise DataError(
+        f"{file} is neither .npz nor Parquet (it starts with {start!r}); write it with numpy.savez, or as Parquet"
+    )
+
+
+def _read_npz(path: PathLike, names: LabelArray | None) -> Outcomes:
+    try:
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            found = {key: _entry(file, key, path) for key in file.files if key in _KEYS}
+            present_keys = ", ".join(file.files) or "nothing"
+    except (zipfile.BadZipFile, EOFError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is not an .npz file, or truncated ({error}); write it with numpy.savez") from error
+    if "local_posteriors" not in found:
+        raise DataError(
+            f"{path} has no 'local_posteriors'; it has {present_keys}: add the parties' posteriors, (M, N, K), under "
+            "that name"
+        )
+    local = as_local_posteriors(found.pop("local_posteriors"), name=f"{path}: local_posteriors")
+    if names is not None:
+        found["class_names"] = names
+    return Outcomes(local, **found, source=str(path))
+
+
+_KEYS = tuple(f.name for f in fields(Outcomes) if f.name not in ("party_names", "source"))
+
+
+def _entry(file: Mapping[str, Any], key: str, path: PathLike) -> Any:
+    try:
+        value = np.asarray(file[key])
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise DataError(
+            f"{path}: {key} is an object array, which would run code when read; only arrays of numbers or texts are "
+            f"read: store it as one, such as np.asarray({key}, dtype=str), or with −1 in place of None"
+        ) from None
+    return value.astype(str) if value.dtype.kind == "S" else value
+
+
+def _read_parquet(path: PathLike, names: LabelArray | None) -> Outcomes:
+    from gainroute.io import parquet as _parquet
+
+    table = _parquet.read_table(path)
+    found = _parquet.read_parties(table, str(path), names)
+    return Outcomes(
+        found.local, class_names=found.class_names, present=found.present, party_names=found.party_names,
+        **_parquet.read_known(table, str(path)), source=str(path),
+    )  # fmt: skip
+
+
+def _read_joined(paths: Sequence[PathLike], labels: PathLike | None, on: str, names: LabelArray | None) -> Outcomes:
+    from gainroute.io import parquet as _parquet
+
+    files = [*([] if labels is None else [labels]), *paths]
+    tables = [_parquet.read_table(path) for path in files]
+    joined, unmatched = _parquet.join(tables, [str(path) for path in files], on)
+    if any(unmatched):
+        counts = ", ".join(f"{count} of {path}" for path, count in zip(files, unmatched, strict=True) if count)
+        warn(
+            f"samples whose {on} is not in every file are left out: {counts}; {len(joined[0])} are in all",
+            GainrouteWarning,
+            stacklevel=3,
+        )
+    parties = joined[len(joined) - len(paths) :]
+    found = _parquet.read_party_files(parties, [str(path) for path in paths], on, names)
+    known = {} if labels is None else _parquet.read_known(joined[0], str(labels))
+    known["ids"] = _parquet.read_ids(joined[0], on)
+    return Outcomes(
+        found.local, class_names=found.class_names, present=found.present, party_names=found.party_names,
+        **known, source=", ".join(map(str, files)),
+    )  # fmt: skip
+
+
+def _write_npz(arrays: Mapping[str, Any], path: PathLike) -> None:
+    out = io.BytesIO()
+    plain: dict[str, Any] = {name: _plain(np.asarray(value)) for name, value in arrays.items()}
+    np.savez(out, **plain)
+    write_bytes(path, out.getvalue())
+
+
+def _plain(value: LabelArray) -> LabelArray:
+    """Bring an array of objects (names and None) to one that can be read without running code."""
+    if value.dtype != object:
+        return value
+    return np.array(["" if v is None else str(v) for v in value.tolist()])
+
+
+def _given(outcomes: Outcomes, name: str) -> bool:
+    return getattr(outcomes, name) is not None
+
+
+def _some(values: Any, most: int = 6) -> str:
+    items = [str(v) for v in np.asarray(values).tolist()]
+    return ", ".join(items[:most]) + (f", … ({len(items)} in all)" if len(items) > most else "")

@@ -1,0 +1,125 @@
+"""What stands between a view as it was given and a model's input; kept in the party's folder as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute.errors import DataError, NotAnArtifactError, SettingError
+from gainroute.io.features import TablePreprocess, fit_table
+from gainroute.io.standardise import Standardiser, fit_standardiser
+
+__all__ = [
+    "KINDS",
+    "ImagePreprocess",
+    "Preprocess",
+    "Raw",
+    "apply_preprocess",
+    "as_columns",
+    "fit_preprocess",
+    "preprocess_from_json",
+]
+
+Raw = Union[npt.NDArray[Any], Mapping[str, npt.NDArray[Any]]]  # noqa: UP007 (an alias, evaluated on Python 3.10)
+KINDS = ("auto", "images", "features")
+
+
+@dataclass(frozen=True)
+class ImagePreprocess:
+    """Images to (N, C, H, W), standardised a channel.
+
+    Attributes
+    ----------
+    standardise
+        Mean and deviation of each channel of the training part.
+    layout
+        ``"NCHW"``, ``"NHWC"`` or, for one channel that is not written, ``"NHW"``.
+    """
+
+    standardise: Standardiser
+    layout: str = "NCHW"
+
+    def __call__(self, raw: Raw) -> npt.NDArray[np.float32]:
+        """Model inputs of images as they were given."""
+        images = _channels_first(_numbers(raw), self.layout)
+        if images.shape[1] != len(self.standardise.mean):
+            raise DataError(f"images have {images.shape[1]} channels: training had {len(self.standardise.mean)}")
+        return self.standardise(images)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain containers."""
+        scale = self.standardise
+        return {"kind": "images", "mean": scale.mean, "deviation": scale.deviation, "layout": self.layout}
+
+
+Preprocess = Union[ImagePreprocess, TablePreprocess]  # noqa: UP007 (an alias, evaluated on Python 3.10)
+
+
+def _numbers(raw: Raw) -> npt.NDArray[Any]:
+    if not isinstance(raw, np.ndarray):
+        raise DataError(f"a table with columns {', '.join(raw)} was given where images were trained on")
+    return raw
+
+
+def _channels_first(images: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
+    if images.ndim != len(layout):
+        raise DataError(f"images have shape {images.shape}: training had {layout}")
+    if layout == "NHW":
+        return images[:, None]
+    return np.moveaxis(images, 3, 1) if layout == "NHWC" else images
+
+
+def _layout(shape: tuple[int, ...]) -> str:
+    if len(shape) == 3:
+        return "NHW"
+    return "NHWC" if shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4) else "NCHW"
+
+
+def as_columns(raw: Raw) -> Mapping[str, npt.NDArray[Any]]:
+    """A table as it is; an array as one column a feature, named x0, x1 and so on."""
+    if not isinstance(raw, np.ndarray):
+        return raw
+    flat = raw.reshape(len(raw), -1)
+    return {f"x{index}": flat[:, index] for index in range(flat.shape[1])}
+
+
+def fit_preprocess(raw: Raw, kind: str = "auto") -> Preprocess:
+    """Fit on the training part of a view.
+
+    Parameters
+    ----------
+    raw
+        (N, C, H, W), (N, H, W, C) or (N, H, W) images, (N, d) feature vectors, or columns of a table.
+    kind
+        ``"images"`` or ``"features"``; by shape unless given.
+    """
+    if kind not in KINDS:
+        raise SettingError(f"kind {kind!r} is unknown: one of {', '.join(KINDS)}")
+    images = isinstance(raw, np.ndarray) and raw.ndim in (3, 4)
+    if kind == "images" and not images:
+        raise DataError("a view of kind 'images' has to be (N, C, H, W), (N, H, W, C) or (N, H, W)")
+    if kind == "features" or not images:
+        return fit_table(as_columns(raw))
+    array = _numbers(raw)
+    layout = _layout(array.shape)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DataError("images hold NaN or infinite values: gaps are imputed in feature vectors only")
+    return ImagePreprocess(fit_standardiser(_channels_first(array, layout)), layout)
+
+
+def apply_preprocess(preprocess: Preprocess, raw: Raw) -> npt.NDArray[np.float32]:
+    """Model inputs of a view as it was given."""
+    return preprocess(as_columns(raw)) if isinstance(preprocess, TablePreprocess) else preprocess(raw)
+
+
+def preprocess_from_json(body: Mapping[str, Any]) -> Preprocess:
+    """From what `to_json` gave."""
+    if body.get("kind") == "table":
+        return TablePreprocess.from_json(body)
+    if body.get("kind") == "images":
+        return ImagePreprocess(Standardiser(tuple(body["mean"]), tuple(body["deviation"])), body["layout"])
+    raise NotAnArtifactError(f"preprocessing of kind {body.get('kind')!r} is unknown: images or table")

@@ -1,0 +1,195 @@
+"""The layout of a run folder, and the hashes that name its models. Nothing else knows these paths.
+
+::
+
+    run/
+      run.json                      party names and class names, in order
+      parties/<name>/party.json     preprocessing and class names
+      parties/<name>/local.safetensors, encoder.safetensors
+      parties/<name>/views.npz      the party's views by id, preprocessed
+      server/head.safetensors, masked.safetensors
+      server/router.safetensors     the calibrated router, with the hashes of all models
+      record.npz, results.json, report.html
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gainroute._util.hashing import hash_contents, hash_named_files
+from gainroute.errors import DataError, NotAnArtifactError
+from gainroute.routing.codec import check_codec
+from gainroute.routing.types import Provenance
+
+__all__ = ["SERVER", "PartyFolder", "RunFolder", "ServerFolder", "hash_version_folder", "read_json"]
+
+SERVER = "server"  # who holds the fusion head, in a provenance
+
+
+@dataclass(frozen=True)
+class PartyFolder:
+    """``run/parties/<name>``, also where it was copied to a party's own machine."""
+
+    path: Path
+
+    @property
+    def description(self) -> Path:
+        """Preprocessing and class names, JSON."""
+        return self.path / "party.json"
+
+    @property
+    def local_model(self) -> Path:
+        """The Round-1 classifier."""
+        return self.path / "local.safetensors"
+
+    @property
+    def encoder(self) -> Path:
+        """The Round-2 encoder."""
+        return self.path / "encoder.safetensors"
+
+    @property
+    def views(self) -> Path:
+        """The party's views by id, preprocessed."""
+        return self.path / "views.npz"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Everything that its answers depend on."""
+        return self.description, self.local_model, self.encoder, self.views
+
+    def exists(self) -> bool:
+        """Whether this is a party's folder."""
+        return self.description.is_file()
+
+    def model_hash(self) -> str:
+        """Hash of weights, preprocessing and classes; not of the views, which come and go."""
+        return hash_named_files((file.name, file) for file in (self.description, self.local_model, self.encoder))
+
+
+@dataclass(frozen=True)
+class ServerFolder:
+    """``run/server``, also where it was copied to a coordinator's own machine."""
+
+    path: Path
+
+    @property
+    def head(self) -> Path:
+        """The fusion head for all parties."""
+        return self.path / "head.safetensors"
+
+    @property
+    def masked_head(self) -> Path:
+        """The fusion head for any subset of the parties."""
+        return self.path / "masked.safetensors"
+
+    @property
+    def router(self) -> Path:
+        """The calibrated router."""
+        return self.path / "router.safetensors"
+
+    def model_hash(self) -> str:
+        """Hash of both heads."""
+        return hash_contents(self.head, self.masked_head)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder that training leaves.
+
+    Examples
+    --------
+    >>> RunFolder.at("run").party("front").encoder.as_posix()
+    'run/parties/front/encoder.safetensors'
+    """
+
+    path: Path
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """The run folder at a path; nothing is read yet."""
+        return cls(Path(path))
+
+    @property
+    def description(self) -> Path:
+        """Party names and class names, JSON; written last, so that a folder with this file is complete."""
+        return self.path / "run.json"
+
+    @property
+    def server(self) -> ServerFolder:
+        """The coordinator's part."""
+        return ServerFolder(self.path / "server")
+
+    @property
+    def record(self) -> Path:
+        """What both routes answered on the held-out parts."""
+        return self.path / "record.npz"
+
+    @property
+    def results(self) -> Path:
+        """Every figure of the report, JSON."""
+        return self.path / "results.json"
+
+    @property
+    def report(self) -> Path:
+        """The report, HTML."""
+        return self.path / "report.html"
+
+    def party(self, name: str) -> PartyFolder:
+        """The folder of one party."""
+        return PartyFolder(self.path / "parties" / name)
+
+    def exists(self) -> bool:
+        """Whether this is a complete run folder."""
+        return self.description.is_file()
+
+    def read(self) -> dict[str, Any]:
+        """Read the run's description: `party_names` and `class_names`, in order."""
+        if not self.exists():
+            raise NotAnArtifactError(
+                f"{self.path} is not a run (it has no {self.description.name}); name a folder that `gainroute train` "
+                "has written"
+            )
+        return read_json(self.description)
+
+    @property
+    def party_names(self) -> tuple[str, ...]:
+        """Names of the parties, in the order of training."""
+        return tuple(str(name) for name in self.read()["party_names"])
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in column order."""
+        return tuple(str(name) for name in self.read()["class_names"])
+
+    def provenance(self, codec: str) -> Provenance:
+        """Hashes of every party's models and of the server's heads, with the codec embeddings travel in."""
+        models = {name: self.party(name).model_hash() for name in self.party_names}
+        return Provenance({**models, SERVER: self.server.model_hash()}, check_codec(codec))
+
+
+def hash_version_folder(folder: str | os.PathLike[str]) -> str:
+    """Hash of any folder: every file in it but hidden ones."""
+    root = Path(folder)
+    files = [path for path in root.rglob("*") if path.is_file()]
+    named = [(path.relative_to(root).as_posix(), path) for path in files]
+    kept = [(name, path) for name, path in named if not any(part.startswith(".") for part in name.split("/"))]
+    if not kept:
+        raise DataError(f"{root} holds no file: a version is a folder with its model inside")
+    return hash_named_files(kept)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file of a run."""
+    try:
+        body = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise NotAnArtifactError(
+            f"{path} cannot be read ({error}); name a folder that `gainroute train` has written"
+        ) from error
+    if not isinstance(body, dict):
+        raise NotAnArtifactError(f"{path} holds no JSON object; name a folder that `gainroute train` has written")
+    return body

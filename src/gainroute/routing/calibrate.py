@@ -1,0 +1,300 @@
+"""From the pooled posterior to P(y = k | pooled): Dirichlet calibration, temperature scaling, or none.
+
+A `fit_…` function returns a frozen calibrator, callable on (N, K). Calibrators never see the samples
+they are used on: fit them on data that trained none of the models.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from gainroute._util.blas import one_thread
+from gainroute.errors import GainrouteWarning, SettingError
+from gainroute.routing import _newton
+from gainroute.routing.inputs import as_labels, as_posteriors, as_weights, check_positive
+from gainroute.routing.types import ArrayLike, FloatArray, IntArray
+
+__all__ = [
+    "Calibrator",
+    "DirichletCalibrator",
+    "IdentityCalibrator",
+    "TemperatureCalibrator",
+    "fit_dirichlet",
+    "fit_temperature",
+    "folds_of",
+    "identity_calibration",
+    "softmax",
+    "unseen_classes",
+    "warn_unseen",
+]
+
+Calibrator = Callable[[FloatArray], FloatArray]
+
+LAM_GRID = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+EPS_GRID = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2)
+CV_FOLDS = 5
+PATIENCE = 2
+ROUGHLY = 1e-3  # how near to its optimum a map is solved that is only to be compared
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    """Rowwise softmax, written over the logits it is given."""
+    logits -= logits.max(axis=1, keepdims=True)
+    np.exp(logits, out=logits)
+    logits /= logits @ np.ones((logits.shape[1], 1))
+    return logits
+
+
+@dataclass(frozen=True, eq=False)
+class DirichletCalibrator:
+    """m(p) = softmax(W log(p + ε) + b) (eq. 15).
+
+    Attributes
+    ----------
+    weight : (K, K)
+        W.
+    bias : (K,)
+        b.
+    lam, eps
+        λ of the fit, and ε, the floor under the logarithm; those chosen, where "cv" chose.
+    unseen : (U,)
+        Classes that had no calibration sample. Their calibrated mass stays their pooled mass, and the
+        rest is shared by the map over the classes seen.
+    """
+
+    weight: FloatArray
+    bias: FloatArray
+    lam: float
+    eps: float
+    unseen: IntArray
+
+    def __call__(self, posteriors: FloatArray) -> FloatArray:
+        """Calibrate posteriors, (N, K) → (N, K)."""
+        features = posteriors + self.eps
+        np.log(features, out=features)
+        logits = features @ self.weight.T
+        logits += self.bias
+        if not len(self.unseen):
+            return softmax(logits)
+        logits[:, self.unseen] = -np.inf
+        calibrated = softmax(logits)
+        kept = posteriors[:, self.unseen]
+        calibrated *= np.clip(1 - kept.sum(axis=1, keepdims=True), 0, 1)
+        calibrated[:, self.unseen] = kept
+        return calibrated
+
+
+@dataclass(frozen=True, eq=False)
+class TemperatureCalibrator:
+    """m(p) = softmax(log(p + ε) / T)."""
+
+    temperature: float
+    eps: float
+
+    def __call__(self, posteriors: FloatArray) -> FloatArray:
+        """Calibrate posteriors, (N, K) → (N, K)."""
+        return softmax(np.log(posteriors + self.eps) / self.temperature)
+
+
+@dataclass(frozen=True, eq=False)
+class IdentityCalibrator:
+    """m(p) = p: the pooled posterior is taken at its word."""
+
+    def __call__(self, posteriors: FloatArray) -> FloatArray:
+        """Return the posteriors, (N, K), as they are."""
+        return posteriors
+
+
+identity_calibration = IdentityCalibrator()
+
+
+def unseen_classes(labels: IntArray, classes: int, weight: FloatArray | None = None) -> IntArray:
+    """Classes that no sample (of positive weight) belongs to."""
+    return np.flatnonzero(np.bincount(labels, weight, minlength=classes) <= 0)
+
+
+def warn_unseen(unseen: IntArray) -> None:
+    """Say once which classes had no calibration sample, and what is done about them."""
+    if len(unseen):
+        listed = ", ".join(map(str, unseen[:20])) + (", …" if len(unseen) > 20 else "")
+        warnings.warn(
+            f"no calibration sample of class(es) {listed}: their calibrated mass stays their pooled mass, and their "
+            "reliability is the overall rate; add samples of them to have them calibrated",
+            GainrouteWarning,
+            stacklevel=3,
+        )
+
+
+def folds_of(samples: int, folds: int, seed: int = 0) -> list[IntArray]:
+    """Held-out rows of each fold, drawn from the number of samples alone: labels have no say."""
+    order = np.random.default_rng(seed).permutation(samples)
+    return [np.sort(order[i::folds]) for i in range(min(folds, samples))]
+
+
+def fit_dirichlet(
+    posteriors: ArrayLike,
+    labels: ArrayLike,
+    lam: float | Literal["cv"] = 1.0,
+    eps: float | Literal["cv"] = 1e-6,
+    sample_weight: ArrayLike | None = None,
+) -> DirichletCalibrator:
+    """Fit Dirichlet calibration by the paper's objective (eq. 16).
+
+    Minimises −Σₙ log m(p⁽ⁿ⁾)[y⁽ⁿ⁾] + λ(‖W − I‖²_F + ‖b‖²₂), a sum over samples, with log(p + ε) not
+    renormalised. The optimum is unique and is found to about 1e-11 in (W, b).
+
+    Parameters
+    ----------
+    posteriors : (N, K)
+        Pooled posteriors of the calibration samples.
+    labels : (N,)
+        Their true classes, 0 … K−1.
+    lam
+        λ > 0; "cv" chooses it by cross-validated negative log-likelihood.
+    eps
+        ε > 0; "cv" likewise. Matters where posteriors hold exact zeros (half precision, hard votes).
+    sample_weight : (N,), optional
+
+    Returns
+    -------
+    DirichletCalibrator
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> overconfident = np.array([[0.99, 0.01]] * 8 + [[0.01, 0.99]] * 8)
+    >>> labels = [0] * 6 + [1] * 2 + [1] * 6 + [0] * 2
+    >>> fit_dirichlet(overconfident, labels, lam=0.01)(overconfident[:1]).round(2)
+    array([[0.75, 0.25]])
+    """
+    p = as_posteriors(posteriors).astype(np.float64, copy=False)
+    y = as_labels(labels, classes=p.shape[1], length=len(p))
+    weight = as_weights(sample_weight, len(p))
+    calibrator = solve_dirichlet(p, y, lam, eps, weight)
+    warn_unseen(calibrator.unseen)
+    return calibrator
+
+
+def solve_dirichlet(
+    p: FloatArray,
+    y: IntArray,
+    lam: float | Literal["cv"],
+    eps: float | Literal["cv"],
+    weight: FloatArray,
+    start: DirichletCalibrator | None = None,
+    distance: float = _newton.DISTANCE,
+) -> DirichletCalibrator:
+    """`fit_dirichlet` on checked arrays, silent about unseen classes, warm-started when a neighbour is known."""
+    check_choices(lam, eps)
+    if lam == "cv" or eps == "cv":
+        lam, eps = _choose(p, y, LAM_GRID if lam == "cv" else (lam,), EPS_GRID if eps == "cv" else (eps,), weight)
+    classes = p.shape[1]
+    unseen = unseen_classes(y, classes, weight)
+    seen = np.setdiff1d(np.arange(classes), unseen)
+    origin = np.eye(classes, classes + 1)
+    features = np.vstack([np.log(p + eps).T, np.ones(len(p))])
+    column = np.full(classes, -1)
+    column[seen] = np.arange(len(seen))
+    used = weight > 0
+    begin = None if start is None else np.column_stack([start.weight, start.bias])[seen]
+    theta = origin.copy()
+    with one_thread():
+        theta[seen] = _newton.minimise(
+            np.ascontiguousarray(features[:, used]), column[y[used]], origin[seen], lam, weight[used], begin, distance
+        )
+    return DirichletCalibrator(
+        weight=np.ascontiguousarray(theta[:, :-1]),
+        bias=theta[:, -1].copy(),
+        lam=float(lam),
+        eps=float(eps),
+        unseen=unseen,
+    )
+
+
+def check_choices(lam: float | Literal["cv"], eps: float | Literal["cv"]) -> None:
+    """Refuse a λ or ε that is neither positive nor "cv"."""
+    for value, name in ((lam, "lam"), (eps, "eps")):
+        if isinstance(value, str):
+            if value != "cv":
+                raise SettingError(f'{name} is {value!r}; it is a number > 0, or "cv" to choose it by cross-validation')
+        else:
+            check_positive(value, name)
+
+
+def _choose(
+    p: FloatArray, y: IntArray, lams: Sequence[float], epses: Sequence[float], weight: FloatArray
+) -> tuple[float, float]:
+    """λ and ε with the smallest out-of-fold negative log-likelihood."""
+    parts = list(_splits(len(p), CV_FOLDS))
+    best, choice = np.inf, (lams[0], epses[0])
+    for eps in epses:
+        starts: list[DirichletCalibrator | None] = [None] * len(parts)
+        least, worse = np.inf, 0
+        for lam in sorted(lams, reverse=True):  # the strongest penalty is solved fastest, and warms the next
+            if worse == PATIENCE:  # less and less penalty fits better and better what is not there
+                break
+            loss = 0.0
+            for i, (fit, held_out) in enumerate(parts):
+                calibrator = solve_dirichlet(p[fit], y[fit], lam, eps, weight[fit], starts[i], ROUGHLY)
+                starts[i] = calibrator
+                m = calibrator(p[held_out])[np.arange(len(held_out)), y[held_out]]
+                loss -= float(weight[held_out] @ np.log(np.maximum(m, 1e-300)))
+            worse = 0 if loss < least else worse + 1
+            least = min(loss, least)
+            if loss < best:
+                best, choice = loss, (lam, eps)
+    return choice
+
+
+def _splits(samples: int, folds: int) -> Iterator[tuple[IntArray, IntArray]]:
+    if samples < 2:
+        raise SettingError(f'"cv" needs at least 2 samples, there are {samples}; set lam and eps to numbers')
+    everything = np.arange(samples)
+    for held_out in folds_of(samples, folds):
+        yield np.setdiff1d(everything, held_out), held_out
+
+
+def fit_temperature(
+    posteriors: ArrayLike, labels: ArrayLike, eps: float = 1e-6, sample_weight: ArrayLike | None = None
+) -> TemperatureCalibrator:
+    """Fit temperature scaling: the T > 0 that minimises the negative log-likelihood of softmax(log(p + ε)/T).
+
+    Parameters
+    ----------
+    posteriors : (N, K)
+    labels : (N,)
+    eps
+        ε > 0.
+    sample_weight : (N,), optional
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> overconfident = np.array([[0.99, 0.01]] * 4)
+    >>> fit_temperature(overconfident, [0, 0, 0, 1])(overconfident[:1]).round(2)
+    array([[0.75, 0.25]])
+    """
+    p = as_posteriors(posteriors).astype(np.float64, copy=False)
+    y = as_labels(labels, classes=p.shape[1], length=len(p))
+    return solve_temperature(p, y, check_positive(eps, "eps"), as_weights(sample_weight, len(p)))
+
+
+def solve_temperature(p: FloatArray, y: IntArray, eps: float, weight: FloatArray) -> TemperatureCalibrator:
+    """`fit_temperature` on checked arrays."""
+    from scipy.optimize import minimize_scalar  # half a second to import, and few need it
+
+    logits = np.log(p + eps)
+    rows = np.arange(len(y))
+
+    def loss(log_temperature: float) -> float:
+        m = softmax(logits / np.exp(log_temperature))[rows, y]
+        return float(-weight @ np.log(np.maximum(m, 1e-300)))
+
+    # One-dimensional and unimodal: the loss is convex in 1/T. The bounds are T from 1/150 to 150.
+    found = minimize_scalar(loss, bounds=(-5.0, 5.0), method="bounded", options={"xatol": 1e-10})
+    return TemperatureCalibrator(temperature=float(np.exp(found.x)), eps=float(eps))

@@ -1,0 +1,136 @@
+"""From a budget to a threshold, and from scores to a mask. Escalate strictly above τ."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import bdtr, betaincinv
+
+from gainroute.errors import SettingError, ShapeError, TooFewSamplesError
+from gainroute.routing.inputs import as_weights, check_fraction
+from gainroute.routing.types import ArrayLike, BoolArray, FloatArray
+
+__all__ = [
+    "THRESHOLD_RULES",
+    "ThresholdRule",
+    "calibration_threshold",
+    "certified_threshold",
+    "check_rule",
+    "escalate",
+    "rate_above",
+    "rate_interval",
+]
+
+ThresholdRule = Literal["calibration", "cross-fitted", "certified"]
+THRESHOLD_RULES = ("calibration", "cross-fitted", "certified")
+BUDGET_REMEDY = "the share of samples that may be escalated, such as 0.2"
+
+
+def escalate(score: FloatArray, threshold: float) -> BoolArray:
+    """π = 1[s > τ] (eq. 19). Strictly: with `>=`, ties overshoot the budget.
+
+    A threshold of −∞ escalates every sample that has a score, whatever the score.
+    """
+    if threshold == -math.inf:
+        return ~np.isnan(score)
+    return score > threshold
+
+
+def check_rule(threshold: Any) -> ThresholdRule | float:
+    """Refuse what is neither a rule's name nor a number."""
+    if isinstance(threshold, str) and threshold in THRESHOLD_RULES:
+        return threshold  # type: ignore[return-value]
+    if isinstance(threshold, (int, float, np.integer, np.floating)) and not math.isnan(threshold):
+        return float(threshold)
+    allowed = ", ".join(map(repr, THRESHOLD_RULES))
+    raise SettingError(f"threshold is {threshold!r}; allowed are {allowed}, or a number to use as τ")
+
+
+def _sorted(scores: ArrayLike, budget: float) -> tuple[FloatArray, float]:
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 1 or not len(values):
+        raise ShapeError(f"scores have shape {values.shape}; at least one score, (N,), is needed")
+    if np.isnan(values).any():
+        raise SettingError("a score is NaN; a router's score must be a number for every sample")
+    return values, check_fraction(budget, "budget", BUDGET_REMEDY)
+
+
+def calibration_threshold(scores: ArrayLike, budget: float, sample_weight: ArrayLike | None = None) -> float:
+    """Empirical (1 − B)-quantile: without ties, exactly ⌊N·B⌋ of the scores lie above it.
+
+    With ties, as many as fit without exceeding B. B = 0 gives +∞, B = 1 gives −∞.
+
+    Parameters
+    ----------
+    scores : (N,)
+        Scores of calibration samples; out-of-fold ones, if the rate is to hold on new data.
+    budget
+        B in [0, 1].
+    sample_weight : (N,), optional
+        Then the weight above τ, not the number, is kept within B.
+
+    Examples
+    --------
+    >>> calibration_threshold([0.1, 0.2, 0.3, 0.4, 0.5], 0.4)
+    0.3
+    """
+    values, share = _sorted(scores, budget)
+    if share in (0.0, 1.0):
+        return math.inf if share == 0 else -math.inf
+    weight = as_weights(sample_weight, len(values))
+    order = np.argsort(-values, kind="stable")
+    above = np.concatenate([[0.0], np.cumsum(weight[order])])
+    # The largest k whose rate k/N does not exceed B as the two are written in floating point:
+    # ⌊N·B⌋ itself would lose 29 of 100 at B = 0.29 to rounding.
+    k = int(np.flatnonzero(above / above[-1] <= share)[-1])
+    return float(values[order[min(k, len(values) - 1)]])
+
+
+def certified_threshold(scores: ArrayLike, budget: float, confidence: float = 0.95) -> float:
+    """Threshold whose true escalation rate exceeds B with probability at most 1 − confidence.
+
+    With n scores, the k largest of them lie above it, k the largest number with
+    P(Bin(n, B) ≤ k) ≤ 1 − confidence: the exact binomial bound. It holds for ONE budget fixed in
+    advance, for scores that had no part in fitting the router, and for samples to come that are exchangeable
+    with these; trying several budgets and keeping the best voids it, and so does drift.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> tau = certified_threshold(np.linspace(0, 1, 300), 0.1)
+    >>> int((np.linspace(0, 1, 300) > tau).sum())
+    21
+    """
+    values, share = _sorted(scores, budget)
+    level = check_fraction(confidence, "confidence", "the probability with which the budget is kept, such as 0.95")
+    if share in (0.0, 1.0):
+        return math.inf if share == 0 else -math.inf
+    n = len(values)
+    within = np.flatnonzero(bdtr(np.arange(n, dtype=np.float64), n, share) <= 1 - level)
+    if not len(within):
+        if level == 1:
+            raise SettingError("confidence is 1.0; only B = 0 or B = 1 can be certain: use a value such as 0.95")
+        need = math.ceil(math.log(1 - level) / math.log(1 - share))
+        raise TooFewSamplesError(
+            f"{n} samples cannot certify a budget of {share} at confidence {level}: at least {need} are needed for the "
+            'threshold; add calibration samples, raise the budget, or use threshold="cross-fitted"'
+        )
+    return float(np.sort(values)[::-1][int(within[-1])])
+
+
+def rate_above(scores: FloatArray, threshold: float, weight: FloatArray | None = None) -> float:
+    """Share of the scores (by weight) that lie above τ."""
+    return float(np.average(escalate(scores, threshold), weights=weight))
+
+
+def rate_interval(above: float, samples: float, level: float = 0.95) -> tuple[float, float]:
+    """Interval for the true rate of a threshold with `above` of `samples` scores above it.
+
+    A threshold read off n exchangeable scores so that k lie above has a true rate that is Beta(k + 1, n − k).
+    """
+    tail = (1 - level) / 2
+    low = 0.0 if above == 0 else float(betaincinv(above + 1, samples - above, tail))
+    high = 1.0 if above == samples else float(betaincinv(above + 1, samples - above, 1 - tail))
+    return low, high

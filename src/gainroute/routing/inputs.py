@@ -1,0 +1,248 @@
+"""Turning what users pass into checked arrays, with errors that name value, rule and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gainroute.errors import LabelError, PosteriorError, SettingError, ShapeError
+from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, IntArray, LabelArray
+
+__all__ = [
+    "SUM_TOLERANCE",
+    "as_labels",
+    "as_local_posteriors",
+    "as_posteriors",
+    "as_present",
+    "as_utility",
+    "as_weights",
+    "check_fraction",
+    "check_positive",
+    "check_posteriors",
+    "class_count",
+    "one_of",
+]
+
+SUM_TOLERANCE = 1e-3
+
+Choice = TypeVar("Choice", bound=str)
+
+
+def _as_floats(values: ArrayLike, name: str) -> FloatArray:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(
+            f"{name} is ragged ({error}); every party needs the same samples and classes: pass (M, N, K), "
+            "a list of M arrays (N, K), or one array (N, K)"
+        ) from None
+    if array.dtype == object or array.dtype.kind in "USOmM":
+        raise PosteriorError(f"{name} has dtype {array.dtype}; posteriors are numbers: convert to a float array")
+    if array.dtype.kind != "f":
+        array = array.astype(np.float64)
+    return array
+
+
+def as_local_posteriors(
+    values: Any, *, parties: int | None = None, classes: int | None = None, name: str = "local_posteriors"
+) -> FloatArray:
+    """Bring posteriors to (M, N, K): shapes are checked here, values by `check_posteriors`."""
+    array = _as_floats(values, name)
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim != 3:
+        raise ShapeError(
+            f"{name} has shape {array.shape}; allowed are (M, N, K), a list of M arrays (N, K), or (N, K) for one party"
+        )
+    m, n, k = array.shape
+    if n == 0 or m == 0:
+        raise ShapeError(f"{name} is empty (shape {array.shape}); at least one party and one sample are needed")
+    if k < 2:
+        raise ShapeError(f"{name} has {k} class(es); at least two are needed: for K = 2 pass both columns (1 − p, p)")
+    if parties is not None and m != parties:
+        raise ShapeError(
+            f"{name} comes from {m} part(ies), the router was fitted with {parties}; pass all {parties} (mark "
+            "absent ones in present=), or fit anew"
+        )
+    if classes is not None and k != classes:
+        raise ShapeError(f"{name} has {k} classes, {classes} were expected; the columns must be those of the fit")
+    return array
+
+
+def as_posteriors(values: ArrayLike, *, classes: int | None = None, name: str = "posteriors") -> FloatArray:
+    """Check one (N, K) array of posteriors, shape and values."""
+    array = _as_floats(values, name)
+    if array.ndim != 2:
+        raise ShapeError(f"{name} has shape {array.shape}; (N, K) is needed")
+    checked = as_local_posteriors(array, classes=classes, name=name)
+    check_posteriors(checked, name=name)
+    return array
+
+
+def check_posteriors(local: FloatArray, present: BoolArray | None = None, name: str = "local_posteriors") -> None:
+    """Refuse NaN, negative entries and rows that do not sum to one; rows marked absent may hold anything."""
+    if present is not None and not present.all():
+        local = np.where(present[..., None], local, np.float64(1 / local.shape[2]))
+    # A matrix product sums rows faster than a reduction over a short axis, and carries NaN along.
+    sums = local @ np.ones(local.shape[2], dtype=local.dtype if local.dtype.itemsize > 2 else np.float32)
+    if local.min() >= 0 and np.abs(sums - 1).max() <= SUM_TOLERANCE:
+        return
+    bad = ~((local >= 0).all(axis=2) & (np.abs(sums - 1) <= SUM_TOLERANCE))
+    party, row = (int(i) for i in np.argwhere(bad)[0])
+    where = f"{name}: party {party}, row {row}" if len(local) > 1 else f"{name}: row {row}"
+    values, total = local[party, row], float(sums[party, row])
+    if np.isnan(values).any():
+        raise PosteriorError(f"{where} has NaN; drop the row, or mark the party absent in present=")
+    if (values < 0).any():
+        raise PosteriorError(
+            f"{where} has a negative entry ({float(values.min()):.4g}); posteriors are ≥ 0: did you pass logits? "
+            "Apply a softmax first"
+        )
+    raise PosteriorError(
+        f"{where} sums to {total:.6g}; posteriors sum to 1 within {SUM_TOLERANCE}: divide by the row sum if that is "
+        "what you mean"
+    )
+
+
+def as_present(present: ArrayLike | None, shape: tuple[int, int]) -> BoolArray | None:
+    """Check a mask of parties by samples; all present is None."""
+    if present is None:
+        return None
+    mask = np.asarray(present)
+    if mask.ndim == 1 and shape[0] == 1:
+        mask = mask[None]
+    if mask.shape != shape:
+        raise ShapeError(f"present has shape {mask.shape}; (M, N) = {shape} is needed, True where a party answered")
+    if mask.dtype != np.bool_:
+        raise ShapeError(f"present has dtype {mask.dtype}; bool is needed, True where a party answered")
+    return None if mask.all() else mask
+
+
+def class_count(classes: int | Sequence[Any] | LabelArray | None, *labels: LabelArray) -> int:
+    """Count the classes that `classes` names, or, without it, those up to the largest label."""
+    if classes is None:
+        return max(2, 1 + max(int(np.max(a, initial=-1)) for a in labels))
+    if isinstance(classes, (int, np.integer)):
+        return int(classes)
+    return len(classes)
+
+
+def as_labels(
+    values: ArrayLike,
+    *,
+    classes: Sequence[Any] | LabelArray | int | None,
+    length: int | None = None,
+    name: str = "labels",
+    missing: bool = False,
+) -> IntArray:
+    """Encode labels as column numbers, (N,).
+
+    Parameters
+    ----------
+    values
+        Labels; integers 0 … K−1 unless `classes` lists the labels in column order.
+    classes
+        The number of classes, or the labels in column order, or None to check nothing but the type.
+    length
+        How many there must be.
+    missing
+        Whether −1, None and NaN may stand for "no answer"; they become −1.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ShapeError(f"{name} has shape {array.shape}; one label a sample, (N,), is needed")
+    if length is not None and len(array) != length:
+        raise ShapeError(f"{name} has {len(array)} entries for {length} samples; one each is needed")
+    if classes is None or isinstance(classes, (int, np.integer)):
+        return _as_columns(array, classes, name, missing)
+    column = {label: i for i, label in enumerate(np.asarray(classes).tolist())}
+    given = array.tolist()
+    encoded = np.array([column.get(value, -1) for value in given], dtype=np.int64)
+    for i in np.flatnonzero(encoded < 0).tolist():
+        value = given[i]
+        absent = value is None or value != value or value == -1  # noqa: PLR0124 (NaN is the one unequal to itself)
+        if not (missing and absent):
+            raise LabelError(f"{name}[{i}] is {value!r}; classes= allows {_preview(list(column))}")
+    return encoded
+
+
+def _as_columns(array: LabelArray, classes: int | None, name: str, missing: bool) -> IntArray:
+    if array.dtype == object and missing:
+        array = np.array([-1 if v is None else v for v in array.tolist()])
+    if array.dtype.kind == "f":
+        blank = np.isnan(array) & missing
+        whole = np.where(blank, -1, array)
+        if not np.all(whole == np.floor(whole)):
+            wrong = array[whole != np.floor(whole)][0]
+            raise LabelError(f"{name} holds {wrong!r}; integers 0 … K−1 are needed, or labels listed in classes=")
+        array = whole
+    elif array.dtype.kind not in "iub":
+        raise LabelError(
+            f"{name} has dtype {array.dtype} (first: {array[0]!r}); integers 0 … K−1 are needed, or pass classes= with "
+            "the labels in column order"
+        )
+    encoded = array.astype(np.int64)
+    low = -1 if missing else 0
+    outside = encoded < low
+    if classes is not None:
+        outside |= encoded >= classes
+    if outside.any():
+        i = int(np.flatnonzero(outside)[0])
+        top = "" if classes is None else f" … {classes - 1}"
+        also = " (or −1: no answer)" if missing else ""
+        raise LabelError(f"{name}[{i}] is {encoded[i]}; allowed are 0{top}{also}, or labels listed in classes=")
+    return encoded
+
+
+def as_weights(values: ArrayLike | None, length: int) -> FloatArray:
+    """Check sample weights, (N,); ones without them."""
+    if values is None:
+        return np.ones(length)
+    weights = np.asarray(values, dtype=np.float64)
+    if weights.shape != (length,):
+        raise ShapeError(f"sample_weight has shape {weights.shape}; ({length},) is needed")
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+        raise SettingError("sample_weight must be finite, ≥ 0 and not all zero; drop or repair the samples concerned")
+    return weights
+
+
+def as_utility(utility: ArrayLike | None, classes: int) -> FloatArray | None:
+    """Check a (K, K) utility: rows truth, columns answer."""
+    if utility is None:
+        return None
+    matrix = np.asarray(utility, dtype=np.float64)
+    if matrix.shape != (classes, classes):
+        raise ShapeError(
+            f"utility has shape {matrix.shape}; ({classes}, {classes}) is needed: rows truth, columns answer"
+        )
+    if not np.isfinite(matrix).all():
+        raise SettingError("utility has entries that are not finite; every pair of truth and answer needs a value")
+    return matrix
+
+
+def check_fraction(value: float, name: str, remedy: str) -> float:
+    """Refuse what is not a number in [0, 1]."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or not 0 <= value <= 1:
+        raise SettingError(f"{name} is {value!r}; it lies in [0, 1]: {remedy}")
+    return float(value)
+
+
+def check_positive(value: float, name: str) -> float:
+    """Refuse what is not a positive finite number."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or not 0 < value < np.inf:
+        raise SettingError(f'{name} is {value!r}; it is a number > 0, or "cv" to choose it by cross-validation')
+    return float(value)
+
+
+def one_of(value: Choice, name: str, allowed: Sequence[str]) -> Choice:
+    """Refuse a setting that is none of the names allowed."""
+    if value not in allowed:
+        raise SettingError(f"{name} is {value!r}; allowed are {', '.join(map(repr, allowed))}")
+    return value
+
+
+def _preview(items: list[Any], most: int = 8) -> str:
+    shown = ", ".join(repr(i) for i in items[:most])
+    return shown + (f", … ({len(items)} in all)" if len(items) > most else "")

@@ -1,0 +1,134 @@
+"""The learned gain (Diff-01): features of Round 1, and a two-layer network fitted to the realised gain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute._util.blas import one_thread
+from gainroute.routing.types import FloatArray, RoundOne
+
+__all__ = ["LearnedGainScore", "fit_learned_gain", "gain_features"]
+
+Weights = list[npt.NDArray[Any]]
+
+
+def gain_features(round_one: RoundOne) -> FloatArray:
+    """Compute the paper's features z, (N, K + 2M + 1).
+
+    The pooled posterior; the entropy of each local posterior and of the pooled one; the Kullback–Leibler
+    divergence of each local posterior from the pooled one.
+    """
+    local = round_one.local.astype(np.float64, copy=False)
+    pooled = round_one.pooled
+    log_local = np.log(np.maximum(local, 1e-12))
+    log_pooled = np.log(np.maximum(pooled, 1e-12))
+    entropies = -np.einsum("mnk,mnk->nm", local, log_local)
+    pooled_entropy = -np.einsum("nk,nk->n", pooled, log_pooled)[:, None]
+    divergences = np.einsum("mnk,mnk->nm", local, log_local - log_pooled)
+    return np.concatenate([pooled, entropies, pooled_entropy, divergences], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedGainScore:
+    """g(z) = w₂·relu(W₁z + b₁) + b₂ on standardised features."""
+
+    mean: FloatArray
+    scale: FloatArray
+    weight1: FloatArray
+    bias1: FloatArray
+    weight2: FloatArray
+    bias2: FloatArray
+
+    def __call__(self, round_one: RoundOne) -> FloatArray:
+        """Predict the gain of each sample, (N,)."""
+        return _forward((gain_features(round_one) - self.mean) / self.scale, self._weights)[1]
+
+    @property
+    def _weights(self) -> Weights:
+        return [self.weight1, self.bias1, self.weight2, self.bias2]
+
+
+def fit_learned_gain(
+    round_one: RoundOne,
+    gain: npt.NDArray[Any],
+    weight: FloatArray,
+    *,
+    hidden: int,
+    epochs: int,
+    learning_rate: float,
+    weight_decay: float,
+    patience: int,
+    seed: int,
+) -> LearnedGainScore:
+    """Regress the realised gain on z by mean squared error (Adam, early stopping on a tenth of the samples)."""
+    z = gain_features(round_one)
+    mean, scale = z.mean(axis=0), z.std(axis=0)
+    scale[scale < 1e-12] = 1.0
+    z = (z - mean) / scale
+    target = gain.astype(np.float64)
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(z))
+    held_out, kept = order[: len(z) // 10], order[len(z) // 10 :]
+    weights: Weights = [
+        rng.normal(size=(z.shape[1], hidden)) * np.sqrt(2 / z.shape[1]),
+        np.zeros(hidden),
+        rng.normal(size=hidden) * np.sqrt(1 / hidden),
+        np.array(float(np.average(target[kept], weights=weight[kept] + 1e-300))),
+    ]
+    best, best_loss, waited = [w.copy() for w in weights], np.inf, 0
+    moments = [(np.zeros_like(w), np.zeros_like(w)) for w in weights]
+    step = 0
+    with one_thread():
+        for _ in range(epochs):
+            shuffled = rng.permutation(kept)
+            for first in range(0, len(shuffled), 128):
+                rows = shuffled[first : first + 128]
+                step += 1
+                gradients = _gradients(z[rows], target[rows], weight[rows], weights)
+                _adam(weights, gradients, moments, step, learning_rate, weight_decay)
+            loss = _loss(z[held_out], target[held_out], weight[held_out], weights)
+            if loss < best_loss:
+                best, best_loss, waited = [w.copy() for w in weights], loss, 0
+            else:
+                waited += 1
+                if waited >= patience:
+                    break
+    chosen = best if len(held_out) else weights
+    return LearnedGainScore(mean, scale, *chosen)
+
+
+def _forward(z: FloatArray, weights: Weights) -> tuple[FloatArray, FloatArray]:
+    weight1, bias1, weight2, bias2 = weights
+    active = np.maximum(z @ weight1 + bias1, 0)
+    return active, active @ weight2 + bias2
+
+
+def _loss(z: FloatArray, target: FloatArray, weight: FloatArray, weights: Weights) -> float:
+    return float(weight @ (_forward(z, weights)[1] - target) ** 2)
+
+
+def _gradients(z: FloatArray, target: FloatArray, weight: FloatArray, weights: Weights) -> Weights:
+    active, output = _forward(z, weights)
+    error = 2 * weight * (output - target) / len(z)
+    back = np.outer(error, weights[2]) * (active > 0)
+    return [z.T @ back, back.sum(axis=0), active.T @ error, np.array(error.sum())]
+
+
+def _adam(
+    weights: Weights,
+    gradients: Weights,
+    moments: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+    step: int,
+    learning_rate: float,
+    weight_decay: float,
+) -> None:
+    """One step of Adam with decoupled weight decay, in place."""
+    for w, g, (first, second) in zip(weights, gradients, moments, strict=True):
+        first += 0.1 * (g - first)
+        second += 0.001 * (g * g - second)
+        update = (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
+        w -= learning_rate * (update + weight_decay * w)

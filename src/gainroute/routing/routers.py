@@ -1,0 +1,349 @@
+"""The expected-gain router, and every baseline it is compared with. Each is its score; the rest is `Router`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from gainroute.errors import ShapeError
+from gainroute.routing.calibrate import (
+    Calibrator,
+    DirichletCalibrator,
+    check_choices,
+    identity_calibration,
+    solve_dirichlet,
+    solve_temperature,
+)
+from gainroute.routing.decide import ThresholdRule
+from gainroute.routing.inputs import as_utility, one_of
+from gainroute.routing.labels import Labels
+from gainroute.routing.learned_gain import fit_learned_gain
+from gainroute.routing.log_linear import solve_log_linear
+from gainroute.routing.pipeline import Pool, Score
+from gainroute.routing.pool import mean_over_parties
+from gainroute.routing.reliability import SHRINKAGE, Shrinkage, estimate_confusion
+from gainroute.routing.router import Router
+from gainroute.routing.score import Explanation, contributions, gain_score, strong_value
+from gainroute.routing.types import ArrayLike, BoolArray, CalibrationSet, FloatArray, IntArray, LabelArray, RoundOne
+
+__all__ = [
+    "CalibratedConfidenceRouter",
+    "ConfidenceRouter",
+    "DeferRouter",
+    "ExpectedGainRouter",
+    "ExpectedGainScore",
+    "LearnedGainRouter",
+    "RandomRouter",
+]
+
+Calibration = Literal["dirichlet", "temperature", "none"]
+CALIBRATIONS = ("dirichlet", "temperature", "none")
+Pooling = Literal["mean", "log-linear"]
+POOLINGS = ("mean", "log-linear")
+BLENDS = ("none", "cv")
+FOLD_DISTANCE = 1e-5  # of a fold's map from its optimum, at most: scores to five digits, in two thirds of the time
+
+
+class CalibratingRouter(Router):
+    """Base of the routers whose score reads the calibrated posterior.
+
+    Parameters
+    ----------
+    calibration
+        "dirichlet" (the paper's), "temperature", or "none" (the pooled posterior is taken at its word).
+    lam, eps
+        λ and ε of the Dirichlet fit; "cv" chooses by cross-validated likelihood.
+    """
+
+    def __init__(
+        self,
+        budget: float = 0.2,
+        *,
+        calibration: Calibration = "dirichlet",
+        lam: float | Literal["cv"] = 1.0,
+        eps: float | Literal["cv"] = 1e-6,
+        **settings: Any,
+    ) -> None:
+        super().__init__(budget, **settings)
+        check_choices(lam, eps)
+        self.calibration = one_of(calibration, "calibration", CALIBRATIONS)
+        self.lam, self.eps = lam, eps
+
+    def fit_calibrator(
+        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
+    ) -> Calibrator:
+        """Fit the calibrator that `calibration` names."""
+        if self.calibration == "none":
+            return identity_calibration
+        if self.calibration == "temperature":
+            return solve_temperature(pooled, labels, 1e-6 if self.eps == "cv" else self.eps, weight)
+        if isinstance(start, DirichletCalibrator):  # a fold of a fit that has already chosen λ and ε
+            return solve_dirichlet(pooled, labels, start.lam, start.eps, weight, start, FOLD_DISTANCE)
+        return solve_dirichlet(pooled, labels, self.lam, self.eps, weight)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedGainScore:
+    """ŝ = Σₖ m[k](value[k] − U[k, ŷ]) (eq. 18); `utility` None is the identity, which is accuracy."""
+
+    value: FloatArray
+    utility: FloatArray | None
+
+    def __call__(self, round_one: RoundOne) -> FloatArray:
+        """Score samples, (N,)."""
+        return gain_score(round_one.calibrated, self.value, round_one.weak_prediction, self.utility)
+
+
+class ExpectedGainRouter(CalibratingRouter):
+    """Escalate where the expected gain of the strong route exceeds a threshold set by the budget.
+
+    The defaults are ours, chosen on calibration data (docs/decisions/0003); `paper` builds the paper's own.
+
+    Parameters
+    ----------
+    budget, threshold, confidence, min_gain, folds, seed, classes
+        See `Router`.
+    calibration, lam, eps
+        How P(y = k | pooled) is estimated; see `CalibratingRouter`.
+    shrinkage
+        "empirical-bayes" draws the reliability of rare classes towards the overall rate; "none" leaves the paper's
+        plain classwise ratios.
+    pooling
+        "log-linear" weighs the parties by what they have shown to know, for the cheap answer and for the score; see
+        `gainroute.fit_log_linear`. "mean" is the paper's.
+    blend
+        "cv" lets the strong answer take Round 1 into account where that has been right more often on samples held
+        out; it needs `strong_posterior` in `fit` and posteriors in `answer`, and without them, as with "none", the
+        strong answer stands alone.
+    utility : (K, K), optional
+        U[truth, answer]; accuracy by default. With rare classes, accuracy says "never collaborate" where
+        recall says otherwise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gainroute as gr
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(3, size=300)
+    >>> local = rng.dirichlet([1, 1, 1], size=(2, 300)) + 0.7 * np.eye(3)[labels]
+    >>> local /= local.sum(axis=2, keepdims=True)
+    >>> strong = np.where(rng.random(300) < 0.95, labels, (labels + 1) % 3)
+    >>> router = gr.ExpectedGainRouter(budget=0.2).fit(local, labels, strong)
+    >>> decision = router.route(local[:, :5])
+    >>> decision.escalate.shape, decision.calibrated.shape
+    ((5,), (5, 3))
+    """
+
+    def __init__(
+        self,
+        budget: float = 0.2,
+        *,
+        calibration: Calibration = "dirichlet",
+        lam: float | Literal["cv"] = "cv",
+        eps: float | Literal["cv"] = 1e-6,
+        shrinkage: Shrinkage = "empirical-bayes",
+        pooling: Pooling = "log-linear",
+        blend: Literal["none", "cv"] = "cv",
+        utility: ArrayLike | None = None,
+        threshold: ThresholdRule | float = "cross-fitted",
+        confidence: float = 0.95,
+        min_gain: float | None = None,
+        folds: int = 20,
+        seed: int = 0,
+        classes: Sequence[Any] | LabelArray | None = None,
+    ) -> None:
+        super().__init__(
+            budget,
+            calibration=calibration,
+            lam=lam,
+            eps=eps,
+            threshold=threshold,
+            confidence=confidence,
+            min_gain=min_gain,
+            folds=folds,
+            seed=seed,
+            classes=classes,
+        )
+        self.shrinkage = one_of(shrinkage, "shrinkage", SHRINKAGE)
+        self.pooling = one_of(pooling, "pooling", POOLINGS)
+        self.blend = one_of(blend, "blend", BLENDS)
+        self.utility = None if utility is None else np.asarray(utility, dtype=np.float64)
+
+    @classmethod
+    def paper(cls, budget: float = 0.2, **settings: Any) -> ExpectedGainRouter:
+        """Build the router of the paper to the letter.
+
+        Mean pooling, Dirichlet calibration (λ = 1, ε = 1e-6: the paper does not state them), plain
+        classwise ratios, and τ the quantile of the calibration scores themselves.
+        """
+        as_printed: dict[str, Any] = {
+            "calibration": "dirichlet",
+            "lam": 1.0,
+            "eps": 1e-6,
+            "shrinkage": "none",
+            "pooling": "mean",
+            "blend": "none",
+            "threshold": "calibration",
+        }
+        return cls(budget, **{**as_printed, **settings})
+
+    def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool:
+        """Fit the pool that `pooling` names."""
+        if self.pooling == "mean":
+            return self.pool
+        floor = 1e-6 if self.eps == "cv" else self.eps
+        return solve_log_linear(local, labels, weight, 1.0, floor)
+
+    def fit_score(self, calibration: CalibrationSet) -> Score:
+        """Estimate the confusion matrix of the strong route, and what it is worth on each class."""
+        classes = calibration.round_one.calibrated.shape[1]
+        confusion = estimate_confusion(
+            calibration.labels,
+            calibration.strong_prediction,
+            classes,
+            calibration.sample_weight,
+            self.shrinkage,
+        )
+        utility = as_utility(self.utility, classes)
+        return ExpectedGainScore(strong_value(confusion, utility), utility)
+
+    def explain(self, posteriors: ArrayLike, *, weak_prediction: Any = None) -> Explanation:
+        """Take one sample's score apart, class by class.
+
+        Parameters
+        ----------
+        posteriors : (M, K), or (K,) for one party
+            Its local posteriors, such as `new_posteriors[:, 0]`.
+        weak_prediction
+            Your own cheap answer, if the router was fitted with one.
+        """
+        self._check_fitted()
+        sample = np.asarray(posteriors)
+        if sample.ndim == 1:
+            sample = sample[None]
+        if sample.ndim != 2:
+            raise ShapeError(f"posteriors have shape {sample.shape}; one sample, (M, K), is needed: posteriors[:, i]")
+        weak = None if weak_prediction is None else np.asarray([weak_prediction])
+        decision = self.route(sample[:, None], weak_prediction=weak)
+        score = self._road.score
+        assert isinstance(score, ExpectedGainScore)  # noqa: S101 (fit_score returns nothing else)
+        column = Labels(self.n_classes_, self.classes).encode(decision.weak_prediction, "weak_prediction")
+        return Explanation(
+            classes=np.arange(self.n_classes_) if self.classes is None else self.classes,
+            pooled=decision.pooled[0],
+            calibrated=decision.calibrated[0],
+            reliability=score.value,
+            contribution=contributions(decision.calibrated, score.value, column, score.utility)[0],
+            weak_prediction=decision.weak_prediction[0],
+            score=float(decision.score[0]),
+            threshold=self.threshold_,
+            escalate=bool(decision.escalate[0]),
+        )
+
+
+class ConfidenceRouter(Router):
+    """Escalate where the pooled posterior is least sure: s = −maxₖ p̄[k]."""
+
+    def score(self, round_one: RoundOne) -> FloatArray:
+        """Score samples, (N,)."""
+        confidence: FloatArray = round_one.pooled.max(axis=1)
+        return -confidence
+
+
+class CalibratedConfidenceRouter(CalibratingRouter):
+    """Escalate where the cheap answer is likeliest to be wrong: s = 1 − m[ŷ].
+
+    The expected-gain score with a strong route that is always right: what calibration alone brings.
+    """
+
+    def score(self, round_one: RoundOne) -> FloatArray:
+        """Score samples, (N,)."""
+        return 1 - np.take_along_axis(round_one.calibrated, round_one.weak_prediction[:, None], axis=1)[:, 0]
+
+
+class LearnedGainRouter(Router):
+    """Diff-01: a two-layer network regresses the realised gain on features of Round 1.
+
+    Parameters
+    ----------
+    hidden, epochs, learning_rate, weight_decay, patience
+        Width, and how it is trained: Adam on batches of 128, early stopping on a tenth of the samples.
+    """
+
+    def __init__(
+        self,
+        budget: float = 0.2,
+        *,
+        hidden: int = 256,
+        epochs: int = 200,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 1e-3,
+        patience: int = 20,
+        **settings: Any,
+    ) -> None:
+        super().__init__(budget, **settings)
+        self.hidden, self.epochs, self.learning_rate = hidden, epochs, learning_rate
+        self.weight_decay, self.patience = weight_decay, patience
+
+    def fit_score(self, calibration: CalibrationSet) -> Score:
+        """Train the network."""
+        return fit_learned_gain(
+            calibration.round_one,
+            calibration.gain,
+            calibration.sample_weight,
+            hidden=self.hidden,
+            epochs=self.epochs,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            patience=self.patience,
+            seed=self.seed,
+        )
+
+
+class DeferRouter(Router):
+    """Learning to defer: parties send K + 1 outputs, the last of which asks for Round 2.
+
+    Messages are (M, N, K + 1); s = p̄⁺_def − maxₖ p̄⁺[k]. The cheap answer is the argmax over the K classes.
+    `DeferRouter.canonical()` escalates exactly where the defer output is the largest of all.
+    """
+
+    extra_columns = 1
+
+    @classmethod
+    def canonical(cls, **settings: Any) -> DeferRouter:
+        """Build the router whose decision is the argmax over the K + 1 outputs: τ = 0."""
+        return cls(**{"threshold": 0.0, **settings})
+
+    def pool(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray:
+        """Average the outputs, and renormalise those of the K classes."""
+        pooled = mean_over_parties(local, present)[:, :-1]
+        # A party that always defers leaves nothing to renormalise: the classes are then equally likely.
+        pooled = np.maximum(pooled, 1e-12)
+        pooled /= pooled.sum(axis=1, keepdims=True)
+        return pooled
+
+    def score(self, round_one: RoundOne) -> FloatArray:
+        """Score samples, (N,)."""
+        outputs = mean_over_parties(round_one.local)
+        best: FloatArray = outputs[:, :-1].max(axis=1)
+        return outputs[:, -1] - best
+
+
+class RandomRouter(Router):
+    """Escalate at random: what a budget buys without a score.
+
+    The score is a hash of the posteriors, so that routing stays pure: the same sample, the same decision.
+    """
+
+    def score(self, round_one: RoundOne) -> FloatArray:
+        """Score samples, (N,), uniformly in [0, 1)."""
+        bits = np.ascontiguousarray(round_one.pooled, dtype=np.float64).view(np.uint64)
+        odd = np.random.default_rng(self.seed).integers(2**63, size=bits.shape[1], dtype=np.uint64) * 2 + 1
+        mixed = (bits * odd).sum(axis=1, dtype=np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        uniform: FloatArray = (mixed >> np.uint64(11)) * 2.0**-53
+        return uniform

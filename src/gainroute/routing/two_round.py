@@ -1,0 +1,217 @@
+"""Algorithm 1: two-round inference, as pure steps that a synchronous and an asynchronous driver share.
+
+This is the page to read first.
+
+    round_one    the parties' posteriors → pooled, scored, decided
+    round_two    the embeddings of the escalated samples → fused → the answer of both routes together
+
+`predict_two_round` drives them over parties in process, `predict_two_round_async` over parties that have
+to be waited for; a network service is the same steps behind another transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute.errors import PosteriorError, ShapeError
+from gainroute.routing.party import AsyncParty, Party
+from gainroute.routing.router import Router
+from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray, IntArray, LabelArray
+
+__all__ = [
+    "Fuse",
+    "Prediction",
+    "cascade",
+    "predict_two_round",
+    "predict_two_round_async",
+    "round_one",
+    "round_two",
+]
+
+Fuse = Callable[[list[npt.NDArray[Any]]], ArrayLike]
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The outcome of two-round inference.
+
+    Attributes
+    ----------
+    prediction : (N,)
+        The answer given: ŷ_VFL where escalated, ŷ_loc elsewhere.
+    probabilities : (N, K)
+        The posterior of the route that answered.
+    escalated : (N,) bool
+        True where the strong route answered.
+    score : (N,)
+        The expected gain (or whatever the router's score is).
+    bytes : (N,)
+        Payload that the parties sent for each sample, both rounds together.
+    """
+
+    prediction: LabelArray
+    probabilities: FloatArray
+    escalated: BoolArray
+    score: FloatArray
+    bytes: IntArray
+
+
+def predict_two_round(parties: Sequence[Party], fuse: Fuse, router: Router, ids: Sequence[Any]) -> Prediction:
+    """Answer samples in two rounds, asking for embeddings only where the router says so (Algorithm 1).
+
+    Parameters
+    ----------
+    parties
+        One `Party` a view, in the order the router was fitted with.
+    fuse
+        The server's fusion model: a list of M arrays (E, dᵢ) of embeddings → (E, K) posteriors or (E,) predictions.
+    router
+        A fitted router.
+    ids
+        The samples to answer.
+    """
+    sent = [np.asarray(party.posteriors(ids)) for party in parties]
+    decision = round_one(router, sent)
+    wanted = _escalated_ids(decision, ids)
+    embeddings = [np.asarray(party.embeddings(wanted)) for party in parties] if wanted else []
+    answer = round_two(router, decision, embeddings, fuse)
+    return _prediction(decision, answer, sent, embeddings)
+
+
+async def predict_two_round_async(
+    parties: Sequence[AsyncParty], fuse: Fuse, router: Router, ids: Sequence[Any]
+) -> Prediction:
+    """`predict_two_round` with all parties asked at once, each waited for."""
+    sent = await _gather([party.posteriors(ids) for party in parties])
+    decision = round_one(router, sent)
+    wanted = _escalated_ids(decision, ids)
+    embeddings = await _gather([party.embeddings(wanted) for party in parties]) if wanted else []
+    answer = round_two(router, decision, embeddings, fuse)
+    return _prediction(decision, answer, sent, embeddings)
+
+
+# ---- the pure steps ---------------------------------------------------------------------------------
+
+
+def round_one(router: Router, posteriors: Sequence[npt.NDArray[Any]] | npt.NDArray[Any]) -> Decision:
+    """Pool what the parties sent, score it, decide. A row of NaN says that the party lacks the sample."""
+    local = posteriors if isinstance(posteriors, np.ndarray) else _stacked(posteriors)
+    try:
+        return router.route(local)
+    except PosteriorError:  # NaN are no posteriors: they are looked for only where something was found wrong
+        blank = np.isnan(local)
+        if not blank.any():
+            raise
+    present = ~blank.all(axis=-1)
+    if (blank.any(axis=-1) & present).any():
+        party, row = (int(i) for i in np.argwhere(blank.any(axis=-1) & present)[0])
+        raise PosteriorError(
+            f"party {party}, row {row} mixes NaN with numbers; a sample it lacks is a whole row of NaN"
+        )
+    return router.route(local, present=present)
+
+
+def _stacked(posteriors: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    shapes = {p.shape for p in posteriors}
+    if len(shapes) != 1:
+        raise ShapeError(
+            f"the parties' posteriors have shapes {sorted(map(str, shapes))}; all must answer the same samples and "
+            "classes"
+        )
+    return np.stack(posteriors)
+
+
+def round_two(router: Router, decision: Decision, embeddings: Sequence[npt.NDArray[Any]], fuse: Fuse) -> Answer:
+    """Fuse the embeddings of the escalated samples, and put both routes' answers together."""
+    escalated = int(decision.escalate.sum())
+    if not escalated:
+        return router.answer(decision, None)
+    for i, e in enumerate(embeddings):
+        if e.ndim != 2 or len(e) != escalated:
+            raise ShapeError(
+                f"party {i} sent embeddings of shape {e.shape} for {escalated} escalated samples; ({escalated}, d) is "
+                "needed"
+            )
+    return router.answer(decision, fuse(list(embeddings)))
+
+
+# ---- one small model, one big model -----------------------------------------------------------------
+
+
+def cascade(
+    weak: Callable[[Any], ArrayLike], strong: Callable[[Any], ArrayLike], router: Router
+) -> Callable[[Any], Prediction]:
+    """Route between one cheap and one strong model: no parties, no network.
+
+    Parameters
+    ----------
+    weak
+        Inputs → (N, K) posteriors; called on everything.
+    strong
+        Inputs → (E, K) posteriors or (E,) predictions; called on the escalated inputs only, or not at all.
+    router
+        Fitted on (N, K) posteriors of `weak`, labels, and predictions of `strong` for held-out samples.
+
+    Returns
+    -------
+    callable
+        Inputs → `Prediction`. Inputs may be an array, a list, or a data frame.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gainroute import ExpectedGainRouter
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=400)
+    >>> weak = lambda x: np.column_stack([np.full(len(x), 0.5) - x / 10, np.full(len(x), 0.5) + x / 10])
+    >>> strong = lambda x: (np.asarray(x) > 0).astype(int)
+    >>> labels = (x + rng.normal(scale=0.1, size=400) > 0).astype(int)
+    >>> router = ExpectedGainRouter(budget=0.1).fit(weak(x), labels, strong(x))
+    >>> answered = cascade(weak, strong, router)(x)
+    >>> bool(0.05 < answered.escalated.mean() < 0.15)
+    True
+    """
+
+    def answer(inputs: Any) -> Prediction:
+        posteriors = np.asarray(weak(inputs))
+        decision = router.route(posteriors)
+        rows = np.flatnonzero(decision.escalate)
+        given = strong(_take(inputs, rows)) if len(rows) else None
+        combined = router.answer(decision, given)
+        return _prediction(decision, combined, [posteriors], [])
+
+    return answer
+
+
+def _take(inputs: Any, rows: IntArray) -> Any:
+    if hasattr(inputs, "iloc"):
+        return inputs.iloc[rows]
+    if isinstance(inputs, (list, tuple)):
+        return [inputs[i] for i in rows]
+    return inputs[rows]
+
+
+def _escalated_ids(decision: Decision, ids: Sequence[Any]) -> list[Any]:
+    return [ids[i] for i in np.flatnonzero(decision.escalate).tolist()]
+
+
+async def _gather(calls: Sequence[Awaitable[ArrayLike]]) -> list[npt.NDArray[Any]]:
+    return [np.asarray(a) for a in await asyncio.gather(*calls)]
+
+
+def _prediction(
+    decision: Decision,
+    answer: Answer,
+    sent: Sequence[npt.NDArray[Any]],
+    embeddings: Sequence[npt.NDArray[Any]],
+) -> Prediction:
+    present = np.stack([~np.isnan(p).all(axis=-1) for p in sent])
+    size = present.T @ np.array([p.shape[-1] * p.itemsize for p in sent], dtype=np.int64)
+    size[decision.escalate] += sum(e.shape[1] * e.itemsize for e in embeddings)
+    return Prediction(answer.prediction, answer.probabilities, answer.escalated, decision.score, size)

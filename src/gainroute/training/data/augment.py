@@ -1,0 +1,45 @@
+"""Altered images: mirrored and shifted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute.routing.types import IntArray
+
+__all__ = ["FlipShift", "shift_images"]
+
+
+def shift_images(images: npt.NDArray[np.float32], by: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    """Each image (N, C, H, W) moved by up to `by` pixels on either axis, its edge repeated."""
+    if by == 0:
+        return images
+    count, _, height, width = images.shape
+    padded = np.pad(images, ((0, 0), (0, 0), (by, by), (by, by)), mode="edge")
+    top, left = rng.integers(0, 2 * by + 1, (2, count))
+    moved = np.empty_like(images)
+    # Few distinct shifts, many images: one slice copy a shift instead of one an image.
+    for dy in range(2 * by + 1):
+        for dx in range(2 * by + 1):
+            rows = np.flatnonzero((top == dy) & (left == dx))
+            moved[rows] = padded[rows, :, dy : dy + height, dx : dx + width]
+    return moved
+
+
+@dataclass(frozen=True)
+class FlipShift:
+    """Images mirrored left to right half of the time (if `flip`) and shifted by up to `shift` pixels."""
+
+    views: tuple[npt.NDArray[np.float32], ...]
+    flip: bool
+    shift: int
+
+    def __call__(self, party: int, rows: IntArray, rng: np.random.Generator, /) -> npt.NDArray[np.float32]:
+        """The images of `rows`, altered."""
+        images = self.views[party][rows]
+        if self.flip:
+            mirrored = rng.random(len(images)) < 0.5
+            images[mirrored] = images[mirrored][..., ::-1]
+        return shift_images(images, self.shift, rng)

@@ -1,0 +1,160 @@
+"""CIFAR-10 and CIFAR-100, four parties: a quadrant each, from the official binary or python files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute._util.files import write_bytes
+from gainroute.errors import DataError
+from gainroute.routing.types import IntArray
+from gainroute.training.data.augment import FlipShift
+from gainroute.training.data.cifar_layout import LAYOUTS, Layout, Version
+from gainroute.training.data.cifar_pickle import load_arrays
+from gainroute.training.data.dataset import Dataset, Part
+from gainroute.training.data.digits import QUADRANTS, quadrants
+from gainroute.training.data.settings import AugmentSettings
+
+__all__ = ["download", "load_cifar", "read_binary", "read_python"]
+
+_PIXELS = 3 * 32 * 32
+_CHUNK = 1 << 20
+
+Images = npt.NDArray[np.uint8]
+
+
+def _checked(path: Path, algorithm: str, expected: str) -> bytes:
+    data = path.read_bytes()
+    found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
+    if found != expected:
+        raise DataError(
+            f"{path} is damaged: {algorithm} {found}, expected {expected}; delete it and fetch the archive again"
+        )
+    return data
+
+
+def read_binary(data: bytes, label_bytes: int, where: str) -> tuple[Images, IntArray]:
+    """Images (N, 3, 32, 32) and labels of one file of the binary form."""
+    row = label_bytes + _PIXELS
+    if not data or len(data) % row:
+        raise DataError(f"{where} has {len(data)} bytes: not a whole number of rows of {row}; fetch it again")
+    rows = np.frombuffer(data, np.uint8).reshape(-1, row)
+    return rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1].astype(np.int64)
+
+
+def read_python(data: bytes, label_key: bytes, where: str) -> tuple[Images, IntArray]:
+    """Images (N, 3, 32, 32) and labels of one file of the python form; nothing but arrays is unpickled."""
+    batch: Any = load_arrays(data, where)
+    if not isinstance(batch, dict) or not {b"data", label_key} <= set(batch):
+        raise DataError(f"{where} holds no {label_key.decode()!r} beside 'data': it is not a CIFAR batch")
+    images, labels = np.asarray(batch[b"data"]), np.asarray(batch[label_key], dtype=np.int64)
+    if images.dtype != np.uint8 or images.shape != (len(labels), _PIXELS):
+        raise DataError(f"{where}: images are {images.dtype} {images.shape}, expected uint8 ({len(labels)}, {_PIXELS})")
+    return images.reshape(-1, 3, 32, 32), labels
+
+
+def _read(folder: Path, version: Version, layout: Layout, part: str) -> tuple[Images, IntArray]:
+    files = version.train if part == "train" else version.test
+    images, labels = [], []
+    for name, checksum in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DataError(f"{path} is not there: unpack {version.archive} again, or use --download")
+        data = _checked(path, version.algorithm, checksum)
+        if version is layout.binary:
+            x, y = read_binary(data, layout.label_bytes, str(path))
+        else:
+            x, y = read_python(data, layout.label_key, str(path))
+        images.append(x)
+        labels.append(y)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def load_cifar(
+    name: str, data_dir: Path, augment: AugmentSettings | None = None, layout: Layout | None = None
+) -> Dataset:
+    """Read whichever official form lies under `data_dir`, the binary one first.
+
+    Parameters
+    ----------
+    name
+        ``"cifar10"`` or ``"cifar100"``.
+    data_dir
+        The folder that holds ``cifar-10-batches-bin`` or its like.
+    augment
+        Flips and shifts of training quadrants.
+    layout
+        File names and checksums; the official ones unless given.
+    """
+    layout = layout or LAYOUTS[name]
+    found = [version for version in (layout.binary, layout.python) if (data_dir / version.folder).is_dir()]
+    if not found:
+        raise DataError(
+            f"neither {layout.binary.folder} nor {layout.python.folder} is in {data_dir}: unpack "
+            f"{layout.binary.archive} there, or use --download where there is a network"
+        )
+    version, parts = found[0], []
+    first = 0
+    for part in ("train", "test"):
+        images, labels = _read(data_dir / version.folder, version, layout, part)
+        if int(labels.max()) >= len(layout.class_names):
+            raise DataError(
+                f"{version.folder}: label {labels.max()} of {len(layout.class_names)} classes; fetch it again"
+            )
+        parts.append(Part(np.arange(first, first + len(labels)), labels, quadrants(images / np.float32(255))))
+        first += len(labels)
+    altered = None
+    if augment is not None and (augment.flip or augment.shift):
+        altered = FlipShift(parts[0].views, flip=augment.flip, shift=augment.shift)
+    return Dataset(name, parts[0], parts[1], layout.class_names, QUADRANTS, altered)
+
+
+def download(name: str, data_dir: Path, layout: Layout | None = None, timeout: float = 30.0) -> Path:
+    """Fetch the official binary archive, check it, and unpack the files that are known; returns their folder.
+
+    Parameters
+    ----------
+    name
+        ``"cifar10"`` or ``"cifar100"``.
+    data_dir
+        The folder to unpack in; it is made.
+    layout
+        Address and checksums; the official ones unless given.
+    timeout
+        Seconds without an answer after which there is taken to be no network.
+    """
+    version = (layout or LAYOUTS[name]).binary
+    body, digest = io.BytesIO(), hashlib.md5(usedforsecurity=False)
+    try:
+        with urllib.request.urlopen(version.archive, timeout=timeout) as answer:  # noqa: S310 (address is ours)
+            while chunk := answer.read(_CHUNK):
+                digest.update(chunk)
+                body.write(chunk)
+    except (urllib.error.URLError, OSError) as error:
+        raise DataError(
+            f"{version.archive} could not be fetched ({error}): where there is no network, fetch it elsewhere and "
+            f"unpack it in {data_dir}, so that {data_dir / version.folder} is there"
+        ) from error
+    if digest.hexdigest() != version.archive_md5:
+        raise DataError(
+            f"{version.archive} came with md5 {digest.hexdigest()}, expected {version.archive_md5}: try again"
+        )
+    folder = data_dir / version.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    body.seek(0)
+    with tarfile.open(fileobj=body) as archive:
+        for file in (*version.train, *version.test):
+            # Only the files we know, written by us: a path inside the archive is never followed.
+            member = archive.extractfile(f"{version.folder}/{file}")
+            if member is None:
+                raise DataError(f"{version.archive} lacks {file}: try again")
+            write_bytes(folder / file, member.read())
+    return folder

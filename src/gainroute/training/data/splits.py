@@ -1,0 +1,80 @@
+"""Stratified, seeded splits, and the hash by which a record names the one it used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute.errors import DataError, SettingError
+from gainroute.routing.types import IntArray, LabelArray
+
+__all__ = ["content_hash", "split_hash", "stratified_split"]
+
+
+def stratified_split(labels: npt.ArrayLike, share: float, seed: int) -> tuple[IntArray, IntArray]:
+    """Part the rows in two, each class in the same proportion.
+
+    Parameters
+    ----------
+    labels
+        (N,) classes.
+    share
+        How much of every class goes to the second part, between 0 and 1. The second part has
+        ``round(share * N)`` rows: classes with the largest remainders get the odd ones.
+    seed
+        The same seed gives the same split.
+
+    Returns
+    -------
+    first, second
+        Rows in ascending order.
+
+    Examples
+    --------
+    >>> first, second = stratified_split([0, 0, 0, 0, 1, 1, 1, 1], 0.25, seed=0)
+    >>> len(first), len(second)
+    (6, 2)
+    """
+    labels = np.asarray(labels)
+    if not 0 < share < 1:
+        raise SettingError(f"share is {share}: a split takes a share above 0 and below 1")
+    if len(labels) < 2:
+        raise DataError(f"{len(labels)} samples cannot be split: at least 2 are needed")
+    names, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    wanted = counts * share
+    taken = np.floor(wanted).astype(np.int64)
+    missing = round(share * len(labels)) - int(taken.sum())
+    if missing > 0:
+        taken[np.argsort(taken - wanted, kind="stable")[:missing]] += 1
+    rng = np.random.default_rng(seed)
+    chosen = [rng.permutation(np.flatnonzero(codes == k))[: taken[k]] for k in range(len(names))]
+    second = np.sort(np.concatenate(chosen)).astype(np.int64)
+    first = np.setdiff1d(np.arange(len(labels), dtype=np.int64), second, assume_unique=True)
+    return first, second
+
+
+def split_hash(*parts: tuple[LabelArray, IntArray]) -> str:
+    """A SHA-256 over the ids and labels of each part, in order.
+
+    Parameters
+    ----------
+    parts
+        Pairs of ids and labels: training, calibration, test.
+    """
+    digest = hashlib.sha256()
+    for ids, labels in parts:
+        body = "\n".join(f"{name}\t{label}" for name, label in zip(ids.tolist(), labels.tolist(), strict=True))
+        digest.update(f"{len(labels)}\n{body}\n".encode())
+    return digest.hexdigest()
+
+
+def content_hash(views: Sequence[npt.NDArray[np.float32]]) -> str:
+    """A hash over all values of the views: other pixels under the same ids are other data."""
+    digest = hashlib.blake2b(digest_size=16)
+    for view in views:
+        digest.update(repr(view.shape).encode())
+        digest.update(np.ascontiguousarray(view).data)
+    return digest.hexdigest()

@@ -1,0 +1,191 @@
+"""Writing the models of a run into its folder, and serving from there: `TrainedParty` and `Fusion`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gainroute.errors import DataError, ShapeError
+from gainroute.io.preprocess import Preprocess, Raw, apply_preprocess, preprocess_from_json
+from gainroute.io.run_folder import PartyFolder, RunFolder, ServerFolder, read_json
+from gainroute.routing.types import LabelArray
+from gainroute.training.checkpoint import write_kept
+from gainroute.training.models.build import load_model, save_model
+from gainroute.training.routes import Routes, predict
+from gainroute.training.views import forward_all
+
+__all__ = ["Fusion", "TrainedParty", "leave_run", "load_fusion", "load_parties"]
+
+
+def leave_run(
+    folder: str | os.PathLike[str],
+    routes: Routes,
+    preprocess: Sequence[Preprocess],
+    ids: LabelArray,
+    views: Sequence[npt.NDArray[np.float32]],
+    *,
+    party_names: Sequence[str],
+    class_names: Sequence[str],
+) -> None:
+    """Write the folders of a trained run.
+
+    Parameters
+    ----------
+    folder
+        Of the run.
+    routes
+        What was trained.
+    preprocess
+        One a party.
+    ids, views
+        (N,), and one preprocessed (N, …) a party: what the parties will answer for.
+    party_names, class_names
+        In the order of views and of labels.
+    """
+    run = RunFolder.at(folder)
+    for index, name in enumerate(party_names):
+        home = run.party(name)
+        home.path.mkdir(parents=True, exist_ok=True)
+        strong = routes.strong
+        save_model(routes.local[index], routes.local_specs[index], home.local_model)
+        save_model(strong.encoders[index], strong.encoder_specs[index], home.encoder)
+        body = {"name": name, "class_names": list(class_names), "preprocess": preprocess[index].to_json()}
+        _write_json(home.description, body)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, ids=ids, x=views[index])
+        write_kept(home.views, buffer.getvalue())
+    run.server.path.mkdir(parents=True, exist_ok=True)
+    save_model(routes.strong.head, routes.strong.head_spec, run.server.head)
+    save_model(routes.masked, routes.strong.head_spec, run.server.masked_head)
+    # Last: a folder with this file is a whole one.
+    _write_json(run.description, {"party_names": list(party_names), "class_names": list(class_names)})
+
+
+def _write_json(path: Path, body: dict[str, Any]) -> None:
+    write_kept(path, (json.dumps(body, indent=2) + "\n").encode())
+
+
+class TrainedParty:
+    """Serves posteriors and embeddings from a party's folder; a `gainroute.routing.party.Party`.
+
+    Parameters
+    ----------
+    folder
+        ``run/parties/<name>``.
+    device
+        Where the models run.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], device: str = "cpu") -> None:
+        home = PartyFolder(Path(folder))
+        body = read_json(home.description)
+        self.name: str = body["name"]
+        self.class_names: tuple[str, ...] = tuple(body["class_names"])
+        self._preprocess = preprocess_from_json(body["preprocess"])
+        self._local = load_model(home.local_model).to(device)
+        self._encoder = load_model(home.encoder).to(device)
+        self._device = device
+        self._rows: dict[Any, int] = {}
+        self._inputs = np.zeros((0,), np.float32)
+        if home.views.is_file():
+            with np.load(home.views, allow_pickle=False) as file:
+                self._hold(file["ids"], file["x"])
+
+    def _hold(self, ids: LabelArray, inputs: npt.NDArray[np.float32]) -> None:
+        self._rows = {value: row for row, value in enumerate(np.asarray(ids).tolist())}
+        self._inputs = inputs
+
+    @property
+    def ids(self) -> list[Any]:
+        """The samples this party has."""
+        return list(self._rows)
+
+    @property
+    def dimension(self) -> int:
+        """Length of an embedding."""
+        return int(self._encoder.dimension)  # type: ignore[arg-type]  # torch types every attribute alike
+
+    def holding(self, ids: LabelArray, raw: Raw) -> TrainedParty:
+        """The same party with other views: as they were given, preprocessed as in training."""
+        other = object.__new__(TrainedParty)
+        other.__dict__.update(self.__dict__)
+        inputs = apply_preprocess(self._preprocess, raw)
+        if len(inputs) != len(ids):
+            raise DataError(f"{len(ids)} ids for {len(inputs)} samples of party {self.name!r}: one id a sample")
+        other._hold(ids, inputs)
+        return other
+
+    def _answer(self, model: torch.nn.Module, ids: Sequence[Any], width: int, *, soft: bool) -> npt.NDArray[np.float32]:
+        rows = [self._rows.get(value, -1) for value in np.asarray(ids).tolist()]
+        there = np.flatnonzero(np.array(rows, dtype=np.int64) >= 0)
+        answers = np.full((len(rows), width), np.nan, np.float32)
+        if len(there):
+            outputs = forward_all(model, self._inputs[[rows[i] for i in there]], self._device)
+            answers[there] = (outputs.softmax(dim=1) if soft else outputs).numpy()
+        return answers
+
+    def posteriors(self, ids: Sequence[Any], /) -> npt.NDArray[np.float32]:
+        """Round 1: local posteriors (N, K); NaN for samples this party does not have."""
+        return self._answer(self._local, ids, len(self.class_names), soft=True)
+
+    def embeddings(self, ids: Sequence[Any], /) -> npt.NDArray[np.float32]:
+        """Round 2: embeddings (N, d); NaN for samples this party does not have."""
+        return self._answer(self._encoder, ids, self.dimension, soft=False)
+
+
+class Fusion:
+    """The server's answer from embeddings.
+
+    Parameters
+    ----------
+    head, masked
+        The head for all parties, and the one for any subset.
+    device
+        Where they run.
+    """
+
+    def __init__(self, head: torch.nn.Module, masked: torch.nn.Module, device: str = "cpu") -> None:
+        self._head, self._masked, self._device = head.to(device), masked.to(device), device
+
+    def __call__(
+        self, embeddings: Sequence[npt.ArrayLike], present: npt.ArrayLike | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Posteriors (N, K).
+
+        Parameters
+        ----------
+        embeddings
+            One (N, dᵢ) a party, in the order of training.
+        present
+            (M,) which parties are there; where some are not, the masked head answers and theirs are not looked at.
+        """
+        arrays = [np.asarray(embedding, np.float32) for embedding in embeddings]
+        if len({len(array) for array in arrays}) != 1:
+            raise ShapeError(f"embeddings of {[len(a) for a in arrays]} samples: all parties answer for the same ones")
+        tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+        if present is None or np.all(present):
+            return predict(self._head, tensors, self._device)
+        mask = torch.from_numpy(np.asarray(present, dtype=bool))
+        if mask.shape != (len(tensors),) or not mask.any():
+            raise ShapeError(f"present is {present!r}: one truth value a party, at least one of them true")
+        return predict(self._masked, tensors, self._device, mask)
+
+
+def load_fusion(server_dir: str | os.PathLike[str], device: str = "cpu") -> Fusion:
+    """Load the server's heads from ``run/server``."""
+    server = ServerFolder(Path(server_dir))
+    return Fusion(load_model(server.head), load_model(server.masked_head), device)
+
+
+def load_parties(run_dir: str | os.PathLike[str], device: str = "cpu") -> list[TrainedParty]:
+    """Every party of a run, in the order of training."""
+    run = RunFolder.at(run_dir)
+    return [TrainedParty(run.party(name).path, device) for name in run.party_names]

@@ -1,0 +1,165 @@
+"""Feedback, and the JSON behind the dashboard."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from fake_federation import CLASSES, IDS, K, M, N, federation, running
+
+from gainroute.evaluation.metrics import tradeoff_curve
+from gainroute.federation.coordinator.api.curve import curve_points, expected_at
+from gainroute.federation.coordinator.monitoring.statistics import Live, Ring
+
+
+@pytest.fixture
+def fed(tmp_path):
+    return federation(tmp_path)
+
+
+def test_feedback_by_decision_and_by_sample_where_that_is_unique(fed):
+    async def work():
+        async with running(fed) as up:
+
+            async def tell(**body):
+                response = await up.client.post("/feedback", json=body)
+                return response.status_code, response.json()
+
+            found = await up.answers(IDS)
+            await up.answers(["s0"])
+            first = str(found["decision_id"][0])
+            assert (await tell(decision_id=first, label=2))[1] == {"accepted": [first], "errors": []}
+            assert (await tell(decision_id=first, label="dog"))[0] == 200  # a correction
+            assert (await tell(sample_id="s1", label="bee"))[1]["accepted"] == [found["decision_id"][1]]
+            status, told = await tell(sample_id="s0", label=1)
+            assert (status, told["code"]) == (409, "conflict")
+            assert "more than once" in told["error"]
+            assert (await tell(sample_id="nobody", label=1))[0] == 404
+            for name in ("ffffffffffffffff", "zz", first.upper() + "0", "-1"):
+                assert (await tell(decision_id=name, label=1))[0] == 404
+            for label in (-1, K, "cow", 1.0, True, None):
+                assert (await tell(decision_id=first, label=label))[0] == 400
+            assert (await tell(label=1))[0] == 400
+            assert (await tell(decision_id=first, sample_id="s1", label=1))[0] == 400
+            assert (await tell(decision_id=5, label=1))[0] == 400
+            assert (await tell(decision_id=first, label=1, more=1))[0] == 400
+            many = [{"decision_id": str(d), "label": int(y)} for d, y in
+                    zip(found["decision_id"], fed.test.labels, strict=True)]  # fmt: skip
+            status, told = await tell(feedback=[*many, {"sample_id": "nobody", "label": 0}])
+            assert len(told["accepted"]) == N
+            assert told["errors"][0]["index"] == N
+            assert (await tell(feedback=[{}] * 10_001))[0] == 413
+            return found, await up.status()
+
+    found, status = asyncio.run(work())
+    judged, escalated = status["feedback"], found["escalated"]
+    assert judged["labels"] == N
+    assert judged["accuracy"] == pytest.approx((found["label"] == fed.test.labels).mean())
+    weak = fed.pooled().argmax(axis=1)
+    assert judged["weak_accuracy"] == pytest.approx((weak == fed.test.labels).mean())
+    assert judged["escalated_labels"] == escalated.sum()
+    assert judged["escalated_accuracy"] == pytest.approx((found["label"] == fed.test.labels)[escalated].mean())
+
+
+def test_status_counts_rate_bytes_and_latency(fed):
+    async def work():
+        async with running(fed) as up:
+            empty = await up.status()
+            await up.answers(IDS)
+            return empty, await up.status()
+
+    empty, status = asyncio.run(work())
+    expected = fed.offline(IDS)
+    assert empty["escalation"]["last_1000"] == {"samples": 0, "rate": None}
+    assert empty["feedback"]["accuracy"] is None
+    assert status["escalation"]["last_1000"]["rate"] == pytest.approx(expected.escalated.mean())
+    assert status["escalation"]["escalated"] == expected.escalated.sum()
+    first, embedding = N * M * K * 4, M * (K + 1) * 4
+    assert status["bytes"]["round1"] == first
+    assert status["bytes"]["round2"] == expected.escalated.sum() * embedding
+    assert status["bytes"]["always"] == first + N * embedding
+    assert status["bytes"]["saved"] == (N - expected.escalated.sum()) * embedding
+    assert status["latency_ms"]["round1"]["count"] == status["latency_ms"]["round2"]["count"] == 1
+    assert status["latency_ms"]["request"]["p99"] > 0
+    assert status["operating_point"]["budget"] == 0.3
+    assert status["ready"] is True
+    assert status["you"] == "local"
+    assert [p["state"] for p in status["parties"]] == ["ok"] * 3
+    assert status["router"]["classes"] == list(CLASSES)
+
+
+def test_the_curve_is_that_of_calibration(fed):
+    router = fed.routers["one"]
+    behind = router.threshold_scores_
+    points = curve_points(router, points=10_000)
+    curve = tradeoff_curve(
+        behind.score, ~behind.weak_right * 1, ~behind.strong_right * 1, np.zeros(len(behind.score), int)
+    )
+    at = {round(r, 9): a for r, a in zip(curve.escalation_rate, curve.accuracy, strict=True)}
+    for point in points:
+        assert at[round(point["rate"], 9)] == pytest.approx(point["accuracy"])
+        assert expected_at(behind, point["threshold"]) == pytest.approx((point["rate"], point["accuracy"]))
+    thin = curve_points(router)
+    assert len(thin) <= 201
+    assert (thin[0]["rate"], thin[-1]["rate"]) == (0, 1)
+
+    async def work():
+        async with running(fed) as up:
+            first = (await up.client.get("/api/curve")).json()
+            await up.admin("budget", {"budget": 0.6})
+            return first, (await up.client.get("/api/curve")).json()
+
+    first, second = asyncio.run(work())
+    assert first["points"] == second["points"]
+    assert first["points"][-1]["threshold"] == "-inf"
+    assert first["operating_point"]["expected_rate"] == pytest.approx(0.3, abs=0.01)
+    assert second["operating_point"]["expected_rate"] == pytest.approx(0.6, abs=0.01)
+
+
+def test_decisions_are_listed_and_explained_class_by_class(fed):
+    fed.parties[1].lacks = {"s3"}
+
+    async def work():
+        async with running(fed) as up:
+            found = await up.answers(IDS)
+            listed = (await up.client.get("/api/decisions?limit=7")).json()
+            names = found["decision_id"].tolist()
+            explained = [(await up.client.get(f"/api/decisions/{n}/explanation")).json() for n in names]
+            unknown = await up.client.get("/api/decisions/0000000000000000/explanation")
+            await up.admin("router", {"artifact": "two.safetensors", "fusion": {"run": "two"}})
+            before = await up.client.get(f"/api/decisions/{names[0]}/explanation")
+            return found, listed, explained, unknown, before
+
+    found, listed, explained, unknown, before = asyncio.run(work())
+    assert [d["sample_id"] for d in listed["decisions"]] == IDS[:-8:-1]
+    assert listed["classes"] == list(CLASSES)
+    assert unknown.status_code == 404
+    assert before.status_code == 200  # the router before is still at hand
+    router = fed.routers["one"]
+    for i, told in enumerate(explained):
+        if i == 3:
+            assert [c["local"]["b"] for c in told["classes"]] == [None] * K
+            assert "did not have the sample" in told["note"]
+            continue
+        want = router.explain(fed.test.local[:, i].astype(np.float32))
+        np.testing.assert_allclose([c["contribution"] for c in told["classes"]], want.contribution, atol=1e-6)
+        np.testing.assert_allclose([c["reliability"] for c in told["classes"]], want.reliability)
+        assert sum(c["contribution"] for c in told["classes"]) == pytest.approx(told["score"], abs=1e-6)
+        assert told["answered_by"] == ("strong" if found["escalated"][i] else "weak")
+        assert (told["classes"][0]["strong"] is not None) == found["escalated"][i]
+
+
+def test_live_statistics_do_not_grow():
+    ring = Ring(10)
+    for part in (3, 4, 25, 1, 9, 10):
+        ring.extend(np.arange(ring.total, ring.total + part))
+        kept = min(ring.total, 10)
+        np.testing.assert_array_equal(ring.last(100), np.arange(ring.total - kept, ring.total))
+    ring.add(ring.total)
+    np.testing.assert_array_equal(ring.last(2), [51, 52])
+    live = Live()
+    for i in range(10_000):
+        live.latency("round1", i)
+    assert live.latencies()["round1"]["count"] == 10_000
+    assert live.latencies()["round1"]["p50"] > 7e6

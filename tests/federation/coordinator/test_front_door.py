@@ -1,0 +1,336 @@
+"""The Open Inference Protocol as clients speak it, and everything that is no such request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import struct
+import threading
+import time
+from html import escape
+
+import httpx
+import numpy as np
+import pytest
+from fake_federation import ADMIN, IDS, K, N, federation, outputs, running
+
+from gainroute.federation.coordinator.open_inference import HEADER
+from gainroute.federation.coordinator.server import serve
+from gainroute.federation.coordinator.settings import FusionSettings
+from gainroute.federation.coordinator.tokens import Tokens, hash_token
+
+
+@pytest.fixture
+def fed(tmp_path):
+    return federation(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory):
+    """Ask one running coordinator, request by request."""
+    fed = federation(tmp_path_factory.mktemp("door"))
+    loop = asyncio.new_event_loop()
+    manager = running(fed)
+    up = loop.run_until_complete(manager.__aenter__())
+
+    def ask(method, path, **more):
+        return loop.run_until_complete(up.client.request(method, path, **more))
+
+    yield ask
+    loop.run_until_complete(manager.__aexit__(None, None, None))
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+INFER = "/v2/models/gainroute/infer"
+
+
+def tensor(**changes):
+    return {"name": "id", "shape": [2], "datatype": "BYTES", "data": ["s0", "s1"], **changes}
+
+
+def packed(*ids):
+    return b"".join(struct.pack("<I", len(i)) + i for i in ids)
+
+
+def binary(raw, size=None, n=2, **more):
+    head = tensor(shape=[n], parameters={"binary_data_size": len(raw) if size is None else size})
+    del head["data"]
+    text = json.dumps({"inputs": [head], **more}).encode()
+    return {"content": text + raw, "headers": {HEADER: str(len(text))}}
+
+
+BAD = {
+    "not JSON": ({"content": b"{nope"}, "not JSON"),
+    "empty": ({"content": b""}, "not JSON"),
+    "NaN": ({"content": b'{"inputs": NaN}'}, "NaN is not a JSON value"),
+    "deep": ({"content": b"[" * 100_000}, "not JSON"),
+    "not UTF-8": ({"content": b"\xff\xfe{}"}, "not JSON"),
+    "a list": ({"json": []}, "an object is needed"),
+    "unknown key": ({"json": {"inputs": [tensor()], "modle": 1}}, "'modle'; allowed are id, inputs"),
+    "no inputs": ({"json": {}}, "exactly one tensor"),
+    "two inputs": ({"json": {"inputs": [tensor(), tensor()]}}, "exactly one tensor"),
+    "an input that is text": ({"json": {"inputs": ["id"]}}, "the input is 'id'; an object"),
+    "another name": ({"json": {"inputs": [tensor(name="x")]}}, "'id' of 'BYTES' is needed"),
+    "another type": ({"json": {"inputs": [tensor(datatype="INT64")]}}, "'id' of 'BYTES' is needed"),
+    "no shape": ({"json": {"inputs": [tensor(shape=None)]}}, "[N] with N ≥ 1"),
+    "a matrix": ({"json": {"inputs": [tensor(shape=[2, 1])]}}, "[N] with N ≥ 1"),
+    "nothing": ({"json": {"inputs": [tensor(shape=[0], data=[])]}}, "[N] with N ≥ 1"),
+    "a negative shape": ({"json": {"inputs": [tensor(shape=[-1])]}}, "[N] with N ≥ 1"),
+    "true as a shape": ({"json": {"inputs": [tensor(shape=[True])]}}, "[N] with N ≥ 1"),
+    "too few": ({"json": {"inputs": [tensor(shape=[3])]}}, "a list of 3 texts"),
+    "no data": ({"json": {"inputs": [tensor(data=None)]}}, "a list of 2 texts"),
+    "numbers": ({"json": {"inputs": [tensor(data=["s0", 1])]}}, '"data"[1] is 1; ids are texts'),
+    "empty id": ({"json": {"inputs": [tensor(data=["s0", ""])]}}, "id 1 has 0 bytes"),
+    "long id": ({"json": {"inputs": [tensor(data=["s0", "x" * 2000])]}}, "id 1 has 2000 bytes"),
+    "half a surrogate": ({"content": json.dumps({"inputs": [tensor(data=["s0", "\ud800"])]})}, "surrogate"),
+    "parameters": ({"json": {"inputs": [tensor(parameters=3)]}}, "an object is needed"),
+    "shared memory": (
+        {"json": {"inputs": [tensor(parameters={"shared_memory_region": "r"})]}}, "shared memory is not served",
+    ),
+    "an output unknown": ({"json": {"inputs": [tensor()], "outputs": [{"name": "x"}]}}, "allowed: label"),
+    "an output twice": ({"json": {"inputs": [tensor()], "outputs": [{"name": "label"}] * 2}}, "asked for twice"),
+    "outputs that are text": ({"json": {"inputs": [tensor()], "outputs": "label"}}, "a list is needed"),
+    "binary_data": (
+        {"json": {"inputs": [tensor()], "outputs": [{"name": "label", "parameters": {"binary_data": 1}}]}}, "true or f",
+    ),
+    "id that is a number": ({"json": {"inputs": [tensor()], "id": 3}}, "text is needed"),
+    "bytes after JSON": ({"content": json.dumps({"inputs": [tensor()]}) + "x", "headers": {HEADER: "10"}}, "not JSON"),
+    "header too long": ({"content": b"{}", "headers": {HEADER: "3"}}, "a number of bytes up to 2"),
+    "header no number": ({"content": b"{}", "headers": {HEADER: "-1"}}, "a number of bytes up to 2"),
+    "binary size": (binary(packed(b"s0", b"s1"), size=3), "12 bytes follow"),
+    "binary too short": (binary(packed(b"s0")), "the bytes end before id 1"),
+    "binary too long": (binary(packed(b"s0", b"s1", b"s2")), "6 bytes follow the last id"),
+    "binary length": (binary(b"\xff\xff\xff\xff" + b"abcd"), "id 0 has 4294967295 bytes, 4 are left"),
+    "binary not UTF-8": (binary(packed(b"s0", b"\xff")), "UTF-8 is needed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_no_request_is_a_400_that_says_why(door, what):
+    sent, told = BAD[what]
+    response = door("POST", INFER, **sent)
+    assert response.status_code == 400, response.text
+    assert response.json()["code"] == "bad_request"
+    assert told in response.json()["error"]
+
+
+def test_a_million_ids_and_a_body_too_large_are_refused_before_they_are_looked_at(door):
+    told = door("POST", INFER, json={"inputs": [tensor(shape=[1_000_000], data=["s0"])]})
+    assert (told.status_code, told.json()["code"]) == (413, "too_large")
+    assert "1000000 ids in one request; 1024 are allowed" in told.json()["error"]
+    ids = [f"s{i}" for i in range(1_000_000)]
+    body = json.dumps({"inputs": [tensor(shape=[len(ids)], data=ids)]})
+    sent = door("POST", INFER, content=body)
+    assert sent.status_code == 413
+    assert "4194304 are allowed" in sent.json()["error"]
+
+    async def drip():
+        for _ in range(5):
+            yield b" " * 2**20
+
+    undeclared = door("POST", INFER, content=drip())
+    assert undeclared.status_code == 413
+
+
+def test_a_compressed_body_is_not_understood_and_a_wrong_page_or_method_neither(door):
+    assert door("POST", INFER, content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415
+    assert door("POST", "/v2/models/other/infer", json={}).json()["error"].startswith("there is no model 'other'")
+    assert door("POST", "/v2/models/gainroute/versions/zzz/infer", json={}).status_code == 404
+    assert door("GET", "/nowhere").json()["code"] == "not_found"
+    assert door("GET", INFER).status_code == 405
+    assert door("GET", "/api/decisions?limit=many").status_code == 400
+    assert door("GET", "/api/decisions?limit=0").json()["code"] == "bad_request"
+
+
+def test_binary_and_json_say_the_same(door):
+    plain = outputs(door("POST", INFER, json={"inputs": [tensor()], "id": "mine"}).json())
+    response = door("POST", INFER, **binary(packed(b"s0", b"s1"), parameters={"binary_data_output": True}))
+    at = int(response.headers[HEADER])
+    head, raw = json.loads(response.content[:at]), response.content[at:]
+    kinds = {"INT64": "<i8", "FP32": "<f4", "BOOL": "?"}
+    for out in head["outputs"]:
+        part, raw = raw[: out["parameters"]["binary_data_size"]], raw[out["parameters"]["binary_data_size"] :]
+        if out["name"] in ("label", "probabilities", "escalated", "score"):
+            found = np.frombuffer(part, kinds[out["datatype"]]).reshape(out["shape"])
+            np.testing.assert_allclose(found, plain[out["name"]], rtol=1e-6)
+    assert raw == b""
+    chosen = door("POST", INFER, json={"inputs": [tensor()], "outputs": [{"name": "label"}]}).json()
+    assert [o["name"] for o in chosen["outputs"]] == ["label"]
+    now = f"/v2/models/gainroute/versions/{plain['version']}/infer"
+    assert door("POST", now, json={"inputs": [tensor()]}).status_code == 200
+
+
+def test_metadata_health_docs_and_metrics(door):
+    assert door("POST", INFER, json={"inputs": [tensor()]}).status_code == 200  # so that there is something to count
+    assert door("GET", "/v2").json()["extensions"] == ["binary_tensor_data"]
+    assert door("GET", "/v2/health/live").status_code == door("GET", "/v2/health/ready").status_code == 200
+    assert door("GET", "/v2/models/gainroute/ready").json() == {"name": "gainroute", "ready": True}
+    model = door("GET", "/v2/models/gainroute").json()
+    assert model["inputs"] == [{"name": "id", "datatype": "BYTES", "shape": [-1]}]
+    assert {o["name"]: (o["datatype"], o["shape"]) for o in model["outputs"]}["probabilities"] == ("FP32", [-1, K])
+    schema = door("GET", "/openapi.json").json()
+    codes = schema["paths"]["/v2/models/{name}/infer"]["post"]["responses"]
+    assert set(codes) >= {"200", "400", "401", "404", "413", "503"}
+    assert "busy" in codes["503"]["description"]
+    text = door("GET", "/metrics").text
+    for name in ("requests_total", "samples_total", "escalations_total", "payload_bytes_total", "round_seconds_bucket",
+                 "queue_samples", "batch_samples_bucket", "party_up", "log_ok", "threshold"):  # fmt: skip
+        assert f"gainroute_{name}" in text
+    assert 'gainroute_payload_bytes_total{party="a",round="1"}' in text
+    page = door("GET", "/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_the_docs_page_tells_every_call_and_loads_nothing_from_elsewhere(door):
+    schema = door("GET", "/openapi.json").json()
+    page = door("GET", "/docs").text
+    assert len(schema["paths"]) > 10
+    for path, methods in schema["paths"].items():
+        assert f"<code>{path}</code>" in page, path
+        assert all(escape(operation["summary"]) in page for operation in methods.values())
+    assert "busy" in page
+    dashboard = door("GET", "/").text
+    own = re.findall(r'(?:src|href)="(/dashboard/[^"]+)"', dashboard)
+    assert own
+    for text in (page, dashboard, *(door("GET", path).text for path in own)):
+        addresses = re.findall(r'(?:src|href|action|data)\s*=\s*["\']?([^"\'\s>]+)', text)
+        addresses += re.findall(r'(?:url\(|@import|fetch\(|from)\s*["\']([^"\']+)', text)
+        assert not [address for address in addresses if "//" in address]
+        assert not re.search(r"(?:https?:)?//(?!www\.w3\.org/)[\w-]+\.\w", text)
+
+
+# ---- who may enter --------------------------------------------------------------------------------------
+
+
+def test_tokens_are_needed_for_everything_but_health(fed):
+    fed = fed.having(tokens={"client": {"shop": hash_token("c"), "old": hash_token("slow one", slow=True)}})
+    # fmt: off
+    doors = [("POST", INFER), ("GET", "/"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/metrics"),
+             ("GET", "/api/status"), ("GET", "/v2"), ("GET", "/v2/models/gainroute"), ("POST", "/feedback")]
+
+    async def work():
+        async with running(fed) as up:
+
+            async def ask(method, path, header=None, **more):
+                headers = {"Authorization": header} if header else {}
+                return await up.client.request(method, path, headers=headers | more.pop("headers", {}), **more)
+
+            body = {"inputs": [tensor()]}
+            for method, path in doors:
+                for header in (
+                    None,
+                    "Bearer wrong",
+                    "Bearer ",
+                    "Basic !!",
+                    f"Basic {base64.b64encode(b'x:no').decode()}",
+                ):
+                    response = await ask(method, path, header)
+                    assert response.status_code == 401, (path, header)
+                    assert response.headers["WWW-Authenticate"].startswith("Bearer")
+                    assert response.json()["code"] == "unauthorized"
+            assert (await ask("GET", "/v2/health/live")).status_code == 200
+            assert (await ask("POST", INFER, "Bearer c", json=body)).status_code == 200
+            assert (await ask("POST", INFER, "Bearer slow one", json=body)).status_code == 200
+            assert (await ask("POST", INFER, f"Bearer {ADMIN}", json=body)).status_code == 200
+            basic = base64.b64encode(b"anyone:c").decode()
+            assert (await ask("GET", "/", f"Basic {basic}")).status_code == 200
+            # The client's token is not the admin's, and the admin's does not come from a password box.
+            change = {"json": {"budget": 0.1}}
+            assert (await ask("POST", "/admin/budget", "Bearer c", **change)).status_code == 403
+            assert (await ask("POST", "/admin/budget", "Bearer wrong", **change)).status_code == 401
+            boxed = base64.b64encode(f"x:{ADMIN}".encode()).decode()
+            assert (await ask("POST", "/admin/budget", f"Basic {boxed}", **change)).status_code == 401
+            assert (await ask("POST", "/admin/budget", f"Bearer {ADMIN}", **change)).status_code == 200
+            assert (await ask("GET", "/admin/audit", "Bearer c")).status_code == 403
+
+    asyncio.run(work())
+
+
+def test_on_loopback_without_tokens_foreign_pages_and_names_stay_out(fed):
+    async def work():
+        async with running(fed.having(tokens={"admin": {}})) as up:
+            body = {"inputs": [tensor()]}
+            foreign = await up.client.post(INFER, json=body, headers={"Origin": "https://evil.example"})
+            renamed = await up.client.post(INFER, json=body, headers={"Host": "evil.example"})
+            own = await up.client.post(INFER, json=body, headers={"Origin": "http://127.0.0.1"})
+            admin = await up.client.post("/admin/budget", json={"budget": 1})
+            return [r.status_code for r in (foreign, renamed, own, admin)]
+
+    assert asyncio.run(work()) == [403, 403, 200, 403]
+
+
+def test_tokens_are_known_by_their_hashes():
+    tokens = Tokens({"a": hash_token("x"), "b": hash_token("y", slow=True)})
+    assert (tokens.holder("x"), tokens.holder("y"), tokens.holder("z")) == ("a", "b", None)
+    assert (tokens.remembered("y"), tokens.remembered("z")) == ("b", None)
+    assert not Tokens({})
+
+
+# ---- a real socket, a real client -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(fed):
+    """A coordinator on a socket, in a thread; gives its address."""
+    found, stop = {}, threading.Event()
+
+    settings = fed.having(server={"port": 0}, fusion=FusionSettings(factory="fake_federation:make_fusion")).settings
+    by_name = {p.name: p for p in fed.parties}
+
+    async def work():
+        task = asyncio.create_task(
+            serve(settings, connect=lambda p, _: by_name[p.name], on_ready=lambda url: found.update(url=url))
+        )
+        while not stop.is_set() and not task.done():
+            await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    for _ in range(500):
+        if "url" in found:
+            break
+        time.sleep(0.02)
+    yield found["url"]
+    stop.set()
+    thread.join()
+
+
+@pytest.mark.filterwarnings("default")  # what the client's own libraries warn of is not ours
+def test_a_stock_triton_client_with_its_defaults(served, fed):
+    http = pytest.importorskip("tritonclient.http")
+    client = http.InferenceServerClient(served.removeprefix("http://"))
+    try:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("gainroute")
+        assert client.get_server_metadata()["name"] == "gainroute"
+        assert client.get_model_metadata("gainroute")["outputs"][0]["name"] == "label"
+        tensor_in = http.InferInput("id", [N], "BYTES")
+        tensor_in.set_data_from_numpy(np.array([i.encode() for i in IDS], dtype=np.object_))
+        result = client.infer("gainroute", [tensor_in])
+        expected = fed.offline(IDS)
+        np.testing.assert_array_equal(result.as_numpy("escalated"), expected.escalated)
+        np.testing.assert_allclose(result.as_numpy("probabilities"), expected.probabilities, atol=1e-6)
+        assert set(result.as_numpy("route").tolist()) == {b"round1", b"round2"}
+        assert result.as_numpy("label").dtype == np.int64
+        assert len(result.as_numpy("decision_id")) == N
+        text_in = http.InferInput("id", [1], "BYTES")
+        text_in.set_data_from_numpy(np.array(["s3"], dtype=np.object_), binary_data=False)
+        wanted = http.InferRequestedOutput("label", binary_data=False)
+        assert client.infer("gainroute", [text_in], outputs=[wanted]).as_numpy("label").shape == (1,)
+        with pytest.raises(Exception, match="there is no model 'x'"):
+            client.infer("x", [tensor_in])
+    finally:
+        client.close()
+
+
+def test_the_socket_serves_http(served):
+    with httpx.Client(base_url=served) as client:
+        assert client.get("/v2/health/ready").status_code == 200
+        assert client.get("/docs").status_code == 200

@@ -1,0 +1,324 @@
+"""What fits together, what an admin changes while it runs, and that it is still there after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from fake_federation import CLASSES, IDS, K, N, federation, running
+
+import gainroute as gr
+from gainroute.federation.coordinator.errors import HandshakeError
+from gainroute.federation.coordinator.fusion import from_function
+from gainroute.federation.coordinator.settings import FusionSettings, PartySettings
+from gainroute.federation.transport.base import PartyUnavailableError
+
+
+@pytest.fixture
+def fed(tmp_path):
+    return federation(tmp_path)
+
+
+def start(fed):
+    async def work():
+        async with running(fed):
+            pass
+
+    asyncio.run(work())
+
+
+def save(fed, models=None, codec="float32", **settings):
+    given = {p.name: f"one-{p.name}" for p in fed.parties} if models is None else models
+    gr.save(fed.routers["one"], fed.artifacts["one"], provenance=gr.Provenance(given, codec))
+
+
+def in_another_order(fed):
+    fed.parties[1].classes = CLASSES[::-1]
+
+
+def other_classes(fed):
+    fed.parties[0].classes = ("x", *CLASSES[1:])
+
+
+def no_model(fed):
+    del fed.parties[2].models["one-c"]
+
+
+def another_codec(fed):
+    fed.parties[2].codecs = ("float16", "int8")
+
+
+def another_dimension(fed):
+    fed.parties[2].dimension = K + 7
+
+
+def bare(fed):
+    save(fed, models={})
+
+
+def another_party(fed):
+    save(fed, models={"a": "one-a", "b": "one-b", "z": "one-c"})
+
+
+def no_codec(fed):
+    save(fed, codec="")
+
+
+def another_fusion(fed):
+    save(fed, models={p.name: f"one-{p.name}" for p in fed.parties} | {"server": "0" * 64})
+    fuse = fed.fusions["one"].fuse
+    fuse.hash = "1" * 64
+    fed.fusions["one"] = from_function(fuse, "one")
+
+
+def fusion_of_another_order(fed):
+    from dataclasses import replace
+
+    fed.fusions["one"] = replace(fed.fusions["one"], party_names=("c", "b", "a"))
+
+
+def fusion_of_other_classes(fed):
+    fed.fusions["one"] = from_function(lambda e: np.ones((len(e[0]), 9)) / 9, "one")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (in_another_order, "party 'b': its classes stand in another order: \\['dog'"),
+        (other_classes, "party 'a': its classes are \\['x'"),
+        (no_model, "party 'c': it does not have the models one-c; it has two-c"),
+        (another_codec, "party 'c': it does not send the codec 'float32'; it sends float16, int8"),
+        (another_dimension, "does not take embeddings of lengths \\[5, 5, 11\\]"),
+        (bare, "carries no provenance"),
+        (another_party, "the parties \\['a', 'b', 'z'\\], the route table has \\['a', 'b', 'c'\\]"),
+        (no_codec, "names no codec"),
+        (another_fusion, "calibrated with the fusion 000"),
+        (fusion_of_another_order, "trained with the parties \\['c', 'b', 'a'\\], in this order"),
+        (fusion_of_other_classes, "answers two samples with shape \\(2, 9\\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_named(fed, change, told):
+    change(fed)
+    with pytest.raises(HandshakeError, match=told):
+        start(fed)
+
+
+def test_a_party_struck_from_the_route_table_is_not_served_with(fed):
+    table = tuple(PartySettings(name=n, address="x:1") for n in ("a", "b"))
+    fed = fed.having(party=table)
+    fed.parties = fed.parties[:2]
+    with pytest.raises(HandshakeError, match="fitted with 3 parties, the route table has 2"):
+        start(fed)
+
+
+def test_a_party_that_changes_its_models_while_we_run_is_not_asked_any_more(fed):
+    from fake_federation import eventually
+
+    async def work():
+        async with running(fed.having(rounds={"on_missing_party": "pool"})) as up:
+            fed.parties[1].classes = CLASSES[::-1]
+            await eventually(lambda: up.coordinator.parties.links["b"].state == "mismatch")
+            found = await up.answers(IDS)
+            return found, await up.status()
+
+    found, status = asyncio.run(work())
+    assert set(found["route"]) == {"degraded:absent:b"}
+    assert "another order" in status["parties"][1]["error"]
+
+
+# ---- budget and threshold -------------------------------------------------------------------------------
+
+
+def test_a_budget_is_taken_live_audited_and_still_there_after_a_restart(fed):
+    async def first():
+        async with running(fed) as up:
+            before = await up.answers(IDS)
+            response = await up.admin("budget", {"budget": 0.8})
+            assert response.status_code == 200, response.text
+            after = await up.answers(IDS)
+            audit = await up.client.get("/admin/audit", headers={"Authorization": "Bearer the admin's token"})
+            return before, response.json(), after, audit.json()["audit"]
+
+    async def again(fed):
+        async with running(fed) as up:
+            return await up.answers(IDS), (await up.status())["operating_point"]
+
+    before, told, after, audit = asyncio.run(first())
+    router = fed.routers["one"]
+    assert told["operating_point"]["threshold"] == router.threshold_for(0.8)
+    assert before["escalated"].sum() < after["escalated"].sum()
+    assert audit[0]["action"] == "budget"
+    assert audit[0]["who"] == "admin:ops"
+    assert (audit[0]["before"]["budget"], audit[0]["after"]["budget"]) == (0.3, 0.8)
+    found, point = asyncio.run(again(fed))
+    np.testing.assert_array_equal(found["label"], after["label"])
+    assert (point["set_by"], point["budget"]) == ("budget", 0.8)
+    # A configuration that says otherwise since then is the later word.
+    _, point = asyncio.run(again(fed.having(router={"budget": 0.5})))
+    assert point["budget"] == 0.5
+
+
+def test_a_threshold_is_taken_live_and_kept(fed):
+    async def first():
+        async with running(fed) as up:
+            return [(await up.admin("threshold", {"threshold": t})).json() for t in (0.01, "inf", "-inf")], (
+                await up.answers(IDS)
+            )
+
+    async def again():
+        async with running(fed) as up:
+            return (await up.status())["operating_point"]
+
+    told, found = asyncio.run(first())
+    assert [t["operating_point"]["threshold"] for t in told] == [0.01, "inf", "-inf"]
+    assert found["escalated"].all()
+    point = asyncio.run(again())
+    assert (point["set_by"], point["budget"], point["threshold"], point["expected_rate"]) == (
+        "threshold",
+        None,
+        "-inf",
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("budget", {"budget": 1.5}, 400),
+        ("budget", {"budget": "0.5"}, 400),
+        ("budget", {"budget": True}, 400),
+        ("budget", {}, 400),
+        ("budget", {"budget": 0.1, "more": 1}, 400),
+        ("budget", [0.1], 400),
+        ("threshold", {"threshold": None}, 400),
+        ("threshold", {"threshold": "nan"}, 400),
+        ("router", {}, 400),
+        ("router", {"artifact": 3}, 400),
+        ("router", {"artifact": "x", "rollback": True}, 400),
+        ("router", {"artifact": "two.safetensors", "fusion": {"factory": "os:getcwd"}}, 400),
+        ("router", {"artifact": "nowhere.safetensors"}, 400),
+        ("router", {"rollback": True}, 409),
+    ],
+)
+def test_what_an_admin_cannot_mean_changes_nothing(fed, path, body, status):
+    async def work():
+        async with running(fed) as up:
+            response = await up.admin(path, body)
+            return response, (await up.status())["operating_point"]["set_by"]
+
+    response, kind = asyncio.run(work())
+    assert response.status_code == status, response.text
+    assert response.json()["error"]
+    assert kind == "artifact"
+
+
+# ---- another router -------------------------------------------------------------------------------------
+
+
+def by_version(fed, found):
+    name = {fed_hash(fed, v): v for v in ("one", "two")}[found["version"]]
+    return name, fed.offline
+
+
+def fed_hash(fed, version):
+    import hashlib
+
+    return hashlib.sha256(fed.artifacts[version].read_bytes()).hexdigest()[:12]
+
+
+def test_switching_and_rolling_back_under_load_gives_no_failed_and_no_mixed_answer(fed):
+    for party in fed.parties:
+        party.delay = (0.002, 0.004)
+    versions = {fed_hash(fed, v): v for v in ("one", "two")}
+
+    async def client(up, stop, found, seed):
+        rng = np.random.default_rng(seed)
+        while not stop.is_set():
+            ids = [IDS[i] for i in rng.choice(N, size=20, replace=False)]
+            found.append((ids, await up.infer(ids)))
+
+    async def work():
+        async with running(fed) as up:
+            stop, found = asyncio.Event(), []
+            load = [asyncio.create_task(client(up, stop, found, i)) for i in range(6)]
+            told = []
+            for _ in range(3):
+                await asyncio.sleep(0.1)
+                told.append(await up.admin("router", {"artifact": "two.safetensors", "fusion": {"run": "two"}}))
+                await asyncio.sleep(0.1)
+                told.append(await up.admin("router", {"rollback": True}))
+            stop.set()
+            await asyncio.gather(*load)
+            return told, found
+
+    told, found = asyncio.run(work())
+    assert [t.status_code for t in told] == [200] * 6, told[0].text
+    from fake_federation import outputs
+
+    expected = {v: fed.offline(IDS, v) for v in ("one", "two")}
+    seen = set()
+    for ids, response in found:
+        assert response.status_code == 200, response.text
+        answer = outputs(response.json())
+        version = versions[answer["version"]]
+        seen.add(version)
+        rows = [IDS.index(i) for i in ids]
+        want = expected[version]
+        assert set(answer["route"]) <= {"round1", "round2"}, answer["route"]
+        np.testing.assert_array_equal(answer["escalated"], want.escalated[rows])
+        assert [CLASSES[c] for c in answer["label"]] == want.prediction[rows].tolist()
+        np.testing.assert_allclose(answer["probabilities"], want.probabilities[rows], atol=1e-6)
+    assert seen == {"one", "two"}
+    assert len(found) > 30
+
+
+def test_a_switch_survives_a_restart_and_takes_the_budget_along(fed):
+    async def first():
+        async with running(fed) as up:
+            await up.admin("budget", {"budget": 0.6})
+            return (await up.admin("router", {"artifact": "two.safetensors", "fusion": {"run": "two"}})).json()
+
+    async def again(fed, rollback=False):
+        async with running(fed) as up:
+            if rollback:
+                assert (await up.admin("router", {"rollback": True})).status_code == 200
+            return await up.answers(IDS), await up.status()
+
+    told = asyncio.run(first())
+    assert told["version"] == fed_hash(fed, "two")
+    assert told["operating_point"]["threshold"] == fed.routers["two"].threshold_for(0.6)
+    found, status = asyncio.run(again(fed))
+    assert found["version"] == fed_hash(fed, "two")
+    assert status["operating_point"]["budget"] == 0.6
+    found, status = asyncio.run(again(fed, rollback=True))
+    assert found["version"] == fed_hash(fed, "one")
+    # The file of the router in use has changed: that is said, not served.
+    asyncio.run(first())
+    gr.save(fed.routers["one"], fed.artifacts["two"], provenance=gr.Provenance({}, ""))
+    with pytest.raises(HandshakeError):
+        start(fed)
+
+
+def test_a_switch_needs_every_party_and_models_they_have(fed):
+    async def work():
+        async with running(fed) as up:
+            body = {"artifact": "two.safetensors", "fusion": {"run": "two"}}
+            fed.parties[0].down = PartyUnavailableError("a", "gone")
+            away = await up.admin("router", body)
+            fed.parties[0].down = None
+            del fed.parties[0].models["two-a"]
+            without = await up.admin("router", body)
+            found = await up.answers(IDS)
+            return away, without, found
+
+    away, without, found = asyncio.run(work())
+    assert (away.status_code, away.json()["code"]) == (503, "party_missing")
+    assert (without.status_code, without.json()["code"]) == (422, "handshake")
+    assert "party 'a': it does not have the models two-a" in without.json()["error"]
+    assert found["version"] == fed_hash(fed, "one")
+
+
+def test_fusion_settings_name_one_source():
+    with pytest.raises(gr.errors.SettingError, match="exactly one"):
+        FusionSettings()

@@ -1,0 +1,154 @@
+"""Quota and audit: a compromised coordinator cannot drain a party unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from party_helpers import MODEL, Federation, StubParty, connected, serving
+
+from gainroute.errors import SettingError
+from gainroute.federation.party.audit import AuditLog
+from gainroute.federation.party.quota import Quota, TokenBucket
+from gainroute.federation.party.settings import AuditSettings, QuotaSettings
+from gainroute.federation.transport.base import PartyRefusedError, PartyUnavailableError
+
+
+@pytest.fixture
+def federation(tmp_path):
+    return Federation(tmp_path)
+
+
+def run(main):
+    return asyncio.run(asyncio.wait_for(main, 30))
+
+
+ENTRY = {
+    "coordinator": "main", "fingerprint": "ff", "request_id": "r", "round_": 1, "model": "m", "count": 3,
+    "unknown": 1, "outcome": "answered",
+}  # fmt: skip
+
+
+def test_a_bucket_holds_a_minutes_worth_and_refills_steadily():
+    now = [0.0]
+    bucket = TokenBucket(60, lambda: now[0])
+    assert bucket.take(60) is None
+    assert bucket.take(1) == pytest.approx(1.0)
+    now[0] = 10.0
+    assert bucket.take(11) == pytest.approx(1.0)
+    assert bucket.take(10) is None
+    now[0] = 1000.0
+    assert bucket.take(61) == pytest.approx(1.0)
+    assert bucket.take(60) is None
+    with pytest.raises(SettingError, match="1 or more"):
+        TokenBucket(0)
+
+
+def test_rounds_and_coordinators_are_charged_apart():
+    quota = Quota(10, 5, lambda: 0.0)
+    assert quota.take("x", 1, 10) is None
+    assert quota.take("x", 2, 5) is None
+    assert quota.take("y", 1, 10) is None
+    over = quota.take("x", 1, 1)
+    assert over.retry_after == pytest.approx(6.0)
+    assert "10 samples a minute" in over.message
+    never = quota.take("y", 2, 6)
+    assert never.retry_after is None
+    assert Quota(0, 0).take("x", 1, 10**9) is None
+
+
+def test_a_quota_used_up_is_told_over_the_wire_and_written_down(federation):
+    settings = federation.settings(quota=QuotaSettings(samples_per_minute=5, embeddings_per_minute=2))
+
+    async def main():
+        async with serving(settings, StubParty()) as node, connected(federation, node) as connection:
+            ask = {"model": MODEL, "request_id": "r7"}
+            await connection.posteriors([1, 2, "nobody"], **ask)
+            with pytest.raises(PartyUnavailableError, match=r"5 samples a minute.*again in"):
+                await connection.posteriors([1, 2, 3], **ask)
+            with pytest.raises(PartyRefusedError, match="ask for fewer"):
+                await connection.posteriors(list(range(6)), **ask)
+            await connection.embeddings([1, 2], codec="int8", **ask)
+            with pytest.raises(PartyUnavailableError, match="2 embeddings a minute"):
+                await connection.embeddings([1], codec="int8", **ask)
+
+    run(main())
+    lines = [json.loads(line) for line in (settings.audit.path).read_text().splitlines()]
+    assert [(e["round"], e["count"], e["unknown"], e["outcome"]) for e in lines] == [
+        (1, 3, 1, "answered"), (1, 3, 0, "quota"), (1, 6, 0, "too_large"), (2, 2, 0, "answered"), (2, 1, 0, "quota"),
+    ]  # fmt: skip
+    assert {(e["coordinator"], e["model"], e["request_id"]) for e in lines} == {("main", MODEL, "r7")}
+    assert all(len(e["fingerprint"]) == 64 and e["time"].endswith("+00:00") for e in lines)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=20), st.integers(0, 2), st.integers(0, 10**6), st.floats(0, 4e9))
+def test_a_line_is_json_whatever_a_coordinator_calls_things(text, round_, count, moment):
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "audit.jsonl"
+        log = AuditLog(path, clock=lambda: moment)
+        log.record(**ENTRY | {"request_id": text, "model": text, "outcome": text, "round_": round_, "count": count})
+        log.close()
+        (line,) = path.read_bytes().split(b"\n")[:-1]
+    found = json.loads(line)
+    assert (found["request_id"], found["model"], found["outcome"]) == (text, text, text)
+    assert (found["round"], found["count"], found["coordinator"]) == (round_, count, "main")
+    assert 0 <= moment - datetime.fromisoformat(found["time"]).timestamp() < 0.002
+    assert len(found["time"]) == len("2026-01-01T00:00:00.000+00:00")
+
+
+def test_the_audit_log_is_appended_to_and_put_aside_by_size(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    for _ in range(2):
+        log = AuditLog(path, max_bytes=450)
+        for _ in range(2):
+            log.record(**ENTRY)
+        log.close()
+        log.close()
+    files = sorted(tmp_path.iterdir())
+    assert sum(len(file.read_text().splitlines()) for file in files) == 4
+    assert len(files) == 2
+    assert (path.stat().st_mode & 0o777) == 0o600
+
+
+def test_nothing_is_deleted_unless_asked_for(tmp_path):
+    def fill(folder, **how):
+        folder.mkdir()
+        log = AuditLog(folder / "a", max_bytes=1, **how)
+        for _ in range(6):
+            log.record(**ENTRY)
+        log.close()
+        return len(list(folder.iterdir()))
+
+    assert fill(tmp_path / "all", sync=True) == 6
+    assert fill(tmp_path / "two", keep=2) == 3
+
+
+def test_what_cannot_be_written_down_is_not_answered(federation):
+    """A full disk under the log."""
+    full = AuditSettings(path=Path("/dev/full"))
+
+    async def main():
+        settings = federation.settings(audit=full)
+        async with serving(settings, StubParty()) as node, connected(federation, node) as connection:
+            for _ in range(2):
+                with pytest.raises(PartyUnavailableError, match="audit log cannot be written"):
+                    await connection.posteriors([1], model=MODEL, request_id="r")
+
+    run(main())
+
+
+def test_an_audit_log_without_a_folder_is_an_error_at_start(federation, tmp_path):
+    settings = federation.settings()
+    with pytest.raises(SettingError, match="a folder that exists"):
+        AuditLog(tmp_path / "none/audit.jsonl")
+    with pytest.raises(SettingError, match="max_bytes 0"):
+        AuditLog(tmp_path / "a", max_bytes=0)
+    assert replace(settings, workers=2).workers == 2

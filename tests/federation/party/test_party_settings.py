@@ -1,0 +1,114 @@
+"""A party's settings: from a file and the environment, and no key that nobody knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gainroute.errors import SettingError
+from gainroute.federation.party.settings import load_party_settings, parse_party_settings
+
+LEAST = """
+name = "a"
+coordinators = ["main"]
+[tls]
+ca = "ca.crt"
+certificate = "a.crt"
+key = "/etc/a.key"
+[source]
+columns = "answers.npz"
+"""
+
+
+def test_paths_start_at_the_folder_of_the_file(tmp_path):
+    (tmp_path / "party.toml").write_text(LEAST)
+    found = load_party_settings(tmp_path / "party.toml", {})
+    assert found.tls.ca == tmp_path / "ca.crt"
+    assert found.tls.key == Path("/etc/a.key")
+    assert found.source.columns == tmp_path / "answers.npz"
+    assert found.audit.path == tmp_path / "audit.jsonl"
+    assert found.quota.samples_per_minute > 0
+
+
+def test_the_environment_goes_over_the_file():
+    environment = {
+        "GAINROUTE_PARTY_LISTEN": "0.0.0.0:1",
+        "GAINROUTE_PARTY_COORDINATORS": "x, y",
+        "GAINROUTE_PARTY_QUOTA_SAMPLES_PER_MINUTE": "7",
+        "GAINROUTE_PARTY_REFLECTION": "true",
+        "GAINROUTE_PARTY_DRAIN_SECONDS": "1.5",
+        "GAINROUTE_PARTY_DENY_LIST": "denied.txt",
+        "HOME": "/root",
+    }
+    found = parse_party_settings(LEAST, folder=Path("/etc/g"), environment=environment)
+    assert found.listen == "0.0.0.0:1"
+    assert found.coordinators == ("x", "y")
+    assert found.quota.samples_per_minute == 7
+    assert found.reflection is True
+    assert found.drain_seconds == 1.5
+    assert found.deny_list == Path("/etc/g/denied.txt")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ('name = "a"\nnam = 1', "unknown key 'nam'"),
+        ("", "'name' is missing"),
+        ('name = 3', "of type str"),
+        ('name = "a"\nworkers = "two"', "of type int"),
+        ('name = "a"\nworkers = true', "of type int"),
+        ('name = "a"\nworkers = 0', "at least 1"),
+        ('name = "a"\ncodecs = ["zip"]', "float32, float16, int8"),
+        ('name = "a"\nlog_level = "loud"', "debug, info"),
+        ('name = "a"\nmax_message_bytes = 5', "max_message_bytes is 5"),
+        ('name = "a"\nquota = 5', "it has to be a table"),
+        ('name = "a"\nquota = {samples_per_minute = -1}', "samples_per_minute is -1"),
+        ('name = "a"\nviews = {url = "sqlite://"}', "both or neither"),
+        ('name = "a"\nviews = {path = "v.npz"}', "needs no views"),
+        ('name = "a', "not valid TOML"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_says_value_and_remedy(change, told):
+    with pytest.raises(SettingError, match=told):
+        parse_party_settings(LEAST.replace('name = "a"', change), environment={})
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("", "exactly one of run, factory, columns"),
+        ('columns = "a"\nrun = "b"', "run, columns; exactly one"),
+        ('run = "b"\nmodels = "c"', "belong to source.factory"),
+        ('run = "b"\nclasses = ["x", "y"]', "names its classes itself"),
+    ],
+)
+def test_one_source_and_only_one(source, told):
+    with pytest.raises(SettingError, match=told):
+        parse_party_settings(LEAST.replace('columns = "answers.npz"', source), environment={})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("GAINROUTE_PARTY_LISTN", "x", "there is no key 'listn'"),
+        ("GAINROUTE_PARTY_QUOTA_X", "x", "no key 'x'; the keys here are samples_per_minute"),
+        ("GAINROUTE_PARTY_QUOTA", "x", "there is no key 'quota'"),
+        ("GAINROUTE_PARTY_WORKERS", "two", "a number is due"),
+        ("GAINROUTE_PARTY_REFLECTION", "yes", "true or false"),
+        ("GAINROUTE_PARTY_COORDINATORS", "", "coordinators is empty"),
+    ],
+)
+def test_a_variable_that_nobody_knows_is_an_error(key, value, told):
+    with pytest.raises(SettingError, match=told):
+        parse_party_settings(LEAST, environment={key: value})
+
+
+def test_a_file_that_is_not_there_points_to_the_example(tmp_path):
+    with pytest.raises(SettingError, match=r"party\.example\.toml"):
+        load_party_settings(tmp_path / "none.toml", {})
+
+
+def test_the_example_is_valid():
+    example = Path(__file__).parents[3] / "deploy/party.example.toml"
+    assert load_party_settings(example, {}).coordinators

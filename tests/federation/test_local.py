@@ -1,0 +1,108 @@
+"""`gainroute up`: a tiny run, real processes, mutual TLS; and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+
+import httpx
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+from up_helpers import Up, alive, tiny_run, until
+
+from gainroute.cli import app
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return tiny_run(tmp_path_factory.mktemp("tiny"))
+
+
+def test_it_answers_tells_of_a_dead_party_and_leaves_nothing_behind(run, tmp_path):
+    with Up(run, tmp_path, "--budget", "0.5") as served:
+        told = served.told
+        assert [p["name"] for p in told["parties"]] == ["left", "right"]
+        with np.load(run / "record.npz") as record:
+            assert told["example_ids"] == record["test.ids"].tolist(), "samples that trained nothing"
+        answer = served.ask(told["example_ids"][:40])
+        assert answer.status_code == 200, answer.text
+        status = httpx.get(f"{served.url}/api/status").json()
+        assert status["operating_point"]["budget"] == 0.5
+        assert [p["state"] for p in status["parties"]] == ["ok", "ok"]
+        assert set(status["certificates"]) == {"coordinator", "party left", "party right"}
+
+        page = httpx.get(f"{served.url}/")
+        assert "'unsafe-inline'" not in page.headers["content-security-policy"]
+        assert told["admin_token"] in page.text, "on loopback the slider needs no typing"
+        assert httpx.get(f"{served.url}/dashboard/app.js").status_code == 200
+        assert httpx.get(f"{served.url}/dashboard/__init__.py").status_code == 404
+        change = {"json": {"budget": 0.1}, "headers": {"Authorization": f"Bearer {told['admin_token']}"}}
+        assert httpx.post(f"{served.url}/admin/budget", **change).status_code == 200
+        assert httpx.post(f"{served.url}/admin/budget", json={"budget": 1}).status_code == 401
+
+        (folder,) = tmp_path.glob("gainroute-up-*")
+        assert folder.stat().st_mode & 0o077 == 0, "keys lie there"
+        pids = [p["pid"] for p in told["parties"]]
+        os.kill(pids[1], signal.SIGKILL)
+        until(lambda: "party right" in served.errors.read_text())
+        assert "It is not restarted" in served.errors.read_text()
+        until(lambda: httpx.get(f"{served.url}/api/status").json()["parties"][1]["state"] == "unavailable")
+        assert served.ask(told["example_ids"][:2]).status_code == 503
+        assert alive(pids[0])
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.wait(30) == 0
+    assert not any(map(alive, pids))
+    assert not folder.exists()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{served.url}/v2/health/live")
+
+
+def test_killed_outright_it_takes_its_processes_along(run, tmp_path):
+    with Up(run, tmp_path) as served:
+        pids = [p["pid"] for p in served.told["parties"]]
+        os.kill(served.process.pid, signal.SIGKILL)
+        until(lambda: not any(map(alive, pids)))
+
+        def gone():
+            try:
+                httpx.get(f"{served.url}/v2/health/live")
+            except httpx.TransportError:
+                return True
+            return False
+
+        until(gone)
+
+
+def test_what_cannot_be_served_is_said_before_anything_starts(run, tmp_path, monkeypatch):
+    def refused(*args):
+        done = CliRunner().invoke(app, ["up", *map(str, args)])
+        assert done.exit_code == 2, done.output
+        return done.stderr
+
+    monkeypatch.chdir(tmp_path)
+    assert "gainroute demo" in refused()
+    assert "no run.json" in refused(tmp_path)
+    assert "budget is 7" in refused(run, "--budget", 7)
+    assert "port is 70000" in refused(run, "--port", 70000)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert "name another --port" in refused(run, "--port", taken.getsockname()[1])
+    half = tmp_path / "half"
+    (half / "server").mkdir(parents=True)
+    (half / "run.json").write_text((run / "run.json").read_text())
+    assert "lacks server/router.safetensors" in refused(half)
+    (half / "run.json").write_text("{")
+    assert "cannot be read" in refused(half)
+
+
+def test_a_router_of_other_models_is_refused_with_the_reason(run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "other")
+    shutil.copy(other / "parties/left/local.safetensors", other / "parties/right/local.safetensors")
+    done = CliRunner().invoke(app, ["up", str(other), "--port", "0"])
+    assert done.exit_code == 2, done.output
+    assert "the coordinator cannot start" in done.stderr
+    assert "party 'right'" in done.stderr

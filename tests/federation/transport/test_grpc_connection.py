@@ -1,0 +1,379 @@
+"""A connection that keeps itself alive, and a party that answers nonsense over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from grpc import aio
+from party_helpers import (
+    CLASSES,
+    DIMENSION,
+    MODEL,
+    QUICK,
+    Federation,
+    SlowParty,
+    StubParty,
+    connected,
+    eventually,
+    serving,
+)
+
+from gainroute.errors import SettingError
+from gainroute.federation.pki.certificates import CertificateFiles
+from gainroute.federation.pki.credentials import ReloadingCertificate, server_credentials
+from gainroute.federation.transport.base import PartyError, PartyRefusedError, PartyUnavailableError
+from gainroute.federation.transport.grpc_client import GrpcConnection
+from gainroute.federation.transport.proto import party_pb2 as pb
+from gainroute.federation.transport.proto import party_pb2_grpc
+from gainroute.federation.transport.wire import chunks
+
+ASK = {"model": MODEL, "request_id": "r"}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    return Federation(tmp_path_factory.mktemp("federation"))
+
+
+def run(main):
+    return asyncio.run(asyncio.wait_for(main, 30))
+
+
+# ---- staying connected ------------------------------------------------------------------------------
+
+
+def test_a_party_that_is_not_there_fails_fast_and_is_found_when_it_comes(federation):
+    party = StubParty()
+
+    async def main():
+        async with serving(federation.settings(), party) as node:
+            listen = node.address
+        connection = GrpcConnection("a", listen, federation.files("coordinator", "main"), QUICK)
+        for _ in range(3):
+            with pytest.raises(PartyUnavailableError):
+                await connection.posteriors([1], **ASK)
+        assert connection.certificate_expires is None
+        async with serving(federation.settings(listen=listen), party):
+            await eventually(lambda: connection.connected)
+            reply = await connection.posteriors([1], **ASK)
+            np.testing.assert_array_equal(reply.values, party.p[[1]])
+        await eventually(lambda: not connection.connected)
+        async with serving(federation.settings(listen=listen), party):
+            await eventually(lambda: connection.connected)
+            await connection.posteriors([1], **ASK)
+        await connection.close()
+        with pytest.raises(PartyUnavailableError, match="closed"):
+            await connection.posteriors([1], **ASK)
+
+    run(main())
+
+
+def test_what_waits_when_a_party_dies_is_told_so(federation):
+    async def main():
+        async with serving(federation.settings(), SlowParty(1.0)) as node, connected(federation, node) as connection:
+            await connection.describe()
+            waiting = [asyncio.ensure_future(connection.posteriors([i], **ASK)) for i in range(3)]
+            await asyncio.sleep(0.1)
+            await node._server._server.stop(0)  # as if the process were gone
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(result, PartyUnavailableError) for result in results)
+
+    run(main())
+
+
+def test_draining_finishes_what_is_in_flight_and_takes_nothing_new(federation):
+    party = SlowParty(0.4)
+
+    async def main():
+        async with serving(federation.settings(), party) as node, connected(federation, node) as connection:
+            await connection.describe()
+            inside = asyncio.ensure_future(connection.posteriors([1], **ASK))
+            await asyncio.sleep(0.1)
+            stopping = asyncio.ensure_future(node.stop(5))
+            await asyncio.sleep(0.05)
+            with pytest.raises(PartyUnavailableError):
+                await connection.posteriors([2], **ASK)
+            np.testing.assert_array_equal((await inside).values, party.p[[1]])
+            await stopping
+
+    run(main())
+
+
+def test_a_connection_is_refreshed_by_age_without_a_failed_answer(federation):
+    options = replace(QUICK, refresh_seconds=0.1)
+
+    async def main():
+        async with (
+            serving(federation.settings(), StubParty()) as node,
+            connected(federation, node, options=options) as connection,
+        ):
+            await connection.describe()
+            sessions = {id(connection._session)}
+            kept = [connection._session]  # so that no address is used twice
+            for _ in range(40):
+                await connection.posteriors([1], **ASK)
+                await asyncio.sleep(0.02)
+                sessions.add(id(connection._session))
+                kept.append(connection._session)
+            assert len(sessions) > 2
+
+    run(main())
+
+
+def test_a_given_up_request_is_not_computed_when_its_turn_comes(federation):
+    party = SlowParty(0.3)
+
+    async def main():
+        async with serving(federation.settings(), party) as node, connected(federation, node) as connection:
+            first = asyncio.ensure_future(connection.posteriors([1], **ASK))
+            await eventually(lambda: connection.connected)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(connection.posteriors([2], **ASK), 0.1)
+            await first
+            await connection.posteriors([3], **ASK)
+
+    run(main())
+    assert party.calls == 2
+
+
+def test_a_request_given_up_while_its_answer_is_being_sent_holds_up_no_other():
+    """gRPC sends one message at a time, and goes on sending where the sender is cancelled."""
+    from gainroute.federation.pki.access import Caller
+    from gainroute.federation.transport.grpc_server import _Stream
+
+    sent, busy, gate = [], [False], asyncio.Event()
+
+    class Context:
+        async def write(self, response):
+            assert not busy[0], "two messages at a time"
+            busy[0] = True
+            await gate.wait()
+            busy[0] = False
+            sent.append(response.correlation)
+
+        def cancelled(self):
+            return False
+
+    class Service:
+        def answer(self, caller, request):
+            async def later():
+                return pb.Response(correlation=request.correlation)
+
+            return later()
+
+    async def main():
+        stream = _Stream(Service(), Context(), 8)
+        for number in (1, 2):
+            await stream.take(Caller("main", "ff"), pb.Request(correlation=number))
+        await eventually(lambda: busy[0])
+        stream.forget(1)
+        await asyncio.sleep(0.01)
+        gate.set()
+        await stream.finish()
+
+    run(main())
+    assert sent == [1, 2]
+
+
+def test_a_port_in_use_is_an_error_at_start(federation):
+    async def main():
+        async with serving(federation.settings(), StubParty()) as node:
+            with pytest.raises(SettingError, match="in use"):
+                async with serving(federation.settings(listen=node.address), StubParty()):
+                    pass
+
+    run(main())
+
+
+# ---- limits -----------------------------------------------------------------------------------------
+
+
+def test_ids_are_cut_so_that_every_message_fits():
+    ids = [f"{i:06d}" for i in range(1000)]
+    parts = chunks(ids, 512, max_samples=0, message_bytes=1 << 16)
+    assert [i for part in parts for i in ids[part]] == ids
+    assert max(part.stop - part.start for part in parts) * 512 * 4 < 1 << 16
+    assert len(chunks(ids, 3, max_samples=100, message_bytes=1 << 24)) == 10
+
+
+def test_an_answer_or_an_id_longer_than_a_message_is_refused_before_it_is_sent(federation):
+    options = replace(QUICK, max_message_bytes=1 << 13)
+
+    async def main():
+        async with (
+            serving(federation.settings(), StubParty()) as node,
+            connected(federation, node, options=options) as connection,
+        ):
+            with pytest.raises(PartyRefusedError, match="max_message_bytes"):
+                await connection.posteriors(["x" * 10_000], **ASK)
+            await connection.posteriors([1], **ASK)
+
+    run(main())
+
+
+def test_a_message_longer_than_the_party_reads_ends_the_stream_and_nothing_else(federation):
+    settings = federation.settings(max_message_bytes=1 << 16)
+
+    async def main():
+        async with serving(settings, StubParty()) as node, connected(federation, node) as connection:
+            await connection.describe()
+            session = connection._session
+            with pytest.raises(PartyRefusedError, match="too long"):
+                await session.send(pb.Request(round=1, model=MODEL, ids=["1" * 100] * 5000), lambda said: said)
+            await eventually(lambda: connection.connected)
+            await connection.posteriors([1], **ASK)
+
+    run(main())
+
+
+def test_a_million_ids_at_once(federation):
+    ids = [str(i) for i in range(1_000_000)]
+
+    async def main():
+        async with serving(federation.settings(), StubParty()) as node, connected(federation, node) as connection:
+            return await connection.posteriors(ids, **ASK)
+
+    reply = run(main())
+    assert reply.values.shape == (1_000_000, len(CLASSES))
+    assert np.isfinite(reply.values[:50]).all()
+    assert np.isnan(reply.values[50:]).all()
+
+
+# ---- a party that answers nonsense ------------------------------------------------------------------
+
+
+class Liar(party_pb2_grpc.PartyServicer):
+    """Speaks the protocol, and sends what it is told to."""
+
+    def __init__(self, describe, answer):
+        self.describe, self.answer = describe, answer
+
+    async def Describe(self, request, context):  # noqa: N802
+        return self.describe
+
+    async def Stream(self, requests, context):  # noqa: N802
+        async for request in requests:
+            if not request.cancel:
+                response = self.answer(request)
+                response.correlation = response.correlation or request.correlation
+                yield response
+
+
+@asynccontextmanager
+async def lied_to(federation, answer, describe=None):
+    files = federation.files("party", "a")
+    server = aio.server(options=[("grpc.max_send_message_length", -1)])
+    told = {
+        "name": "a", "classes": CLASSES, "codecs": ["float32", "int8"],
+        "models": [pb.Model(hash=MODEL, dimension=DIMENSION)],
+    }  # fmt: skip
+    liar = Liar(pb.DescribeReply(**{**told, **(describe or {})}), answer)
+    party_pb2_grpc.add_PartyServicer_to_server(liar, server)
+    credentials = server_credentials(ReloadingCertificate(CertificateFiles(files.ca, files.certificate, files.key)))
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    options = replace(QUICK, max_message_bytes=1 << 20)
+    connection = GrpcConnection("a", f"127.0.0.1:{port}", federation.files("coordinator", "main"), options)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+        await server.stop(0)
+
+
+GOOD = np.full((2, 3), 1 / 3, "<f4")
+
+
+def response(values=GOOD, *, shape=None, model=MODEL, encoding="float32", missing=(), data=None):
+    tensor = pb.Tensor(shape=shape or values.shape, encoding=encoding, data=values.tobytes() if data is None else data)
+    return pb.Response(answer=pb.Answer(model=model, missing=missing, values=tensor))
+
+
+LIES = {
+    "another model": response(model="m2"),
+    "too few rows": response(GOOD[:1]),
+    "too many columns": response(np.full((2, 4), 0.25, "<f4")),
+    "transposed": response(shape=(3, 2)),
+    "shape and bytes disagree": response(data=b"1234"),
+    "no bytes": response(data=b""),
+    "another encoding": response(encoding="float16", data=GOOD.astype("<f2").tobytes()),
+    "an encoding nobody knows": response(encoding="pickle"),
+    "float64": response(GOOD.astype("<f8")),
+    "NaN": response(np.array([[np.nan, 0.5, 0.5], [0.2, 0.3, 0.5]], "<f4")),
+    "a whole row of NaN": response(np.array([[np.nan] * 3, [0.2, 0.3, 0.5]], "<f4")),
+    "infinity": response(np.array([[np.inf, 0.5, 0.5], [0.2, 0.3, 0.5]], "<f4")),
+    "negative": response(np.array([[-0.5, 1, 0.5], [0.2, 0.3, 0.5]], "<f4")),
+    "sums to three": response(np.ones((2, 3), "<f4")),
+    "missing out of range": response(GOOD[:1], missing=[7]),
+    "missing twice": response(GOOD[:0], missing=[1, 1]),
+    "missing out of order": response(GOOD[:0], shape=(0, 3), missing=[1, 0]),
+    "missing and yet there": response(GOOD, missing=[0]),
+    "nothing at all": pb.Response(),
+    "an endless message": response(np.full((400_000, 3), 1 / 3, "<f4")),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_refused(federation, lie):
+    async def main():
+        async with lied_to(federation, lambda _: LIES[lie]) as connection:
+            with pytest.raises(PartyRefusedError):
+                await connection.posteriors(["1", "2"], **ASK)
+
+    run(main())
+
+
+def test_an_answer_to_nobody_is_dropped(federation):
+    asked = []
+
+    def answer(request):
+        asked.append(request)
+        made = response()
+        if len(asked) == 1:
+            made.correlation = 999
+        return made
+
+    async def main():
+        async with lied_to(federation, answer) as connection:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(connection.posteriors(["1", "2"], **ASK), 0.2)
+            assert (await connection.posteriors(["1", "2"], **ASK)).values.shape == (2, 3)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "b"},
+        {"classes": ["one"]},
+        {"classes": ["x", "x"]},
+        {"models": [pb.Model(hash="", dimension=4)]},
+        {"models": [pb.Model(hash="h")]},
+    ],
+    ids=str,
+)
+def test_a_description_that_makes_no_sense_is_refused(federation, wrong):
+    async def main():
+        async with lied_to(federation, lambda _: response(), wrong) as connection:
+            with pytest.raises(PartyRefusedError):
+                await connection.describe()
+
+    run(main())
+
+
+def test_nothing_but_a_party_error_comes_out(federation):
+    async def main():
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        connection = GrpcConnection("a", f"127.0.0.1:{port}", federation.files("coordinator", "main"), QUICK)
+        with pytest.raises(PartyError):
+            await connection.describe()
+        await connection.close()
+        server.close()
+
+    run(main())

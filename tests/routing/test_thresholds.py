@@ -1,0 +1,136 @@
+"""Budgets: what each rule promises, held out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+from synthetic import world
+
+import gainroute as gr
+from gainroute.routing.decide import rate_interval
+
+
+def test_cross_fitted_thresholds_hold_the_budget_on_new_data():
+    """Over 40 random splits at B = 0.1, N = 500, K = 10, the mean rate is within 0.01 of B."""
+    everything = world(40_000, 4, 10, seed=7, strength=1.2)
+    paper = gr.ExpectedGainRouter.paper
+    routers = {
+        "default": gr.ExpectedGainRouter(0.1),
+        "cross-fitted": paper(0.1, threshold="cross-fitted"),
+        "calibration": paper(0.1),
+    }
+    rates = {name: [] for name in routers}
+    for split in range(40):
+        order = np.random.default_rng(split).permutation(40_000)
+        fit, new = everything.take(order[:500]), everything.take(order[500:5_500])
+        for name, router in routers.items():
+            router.fit(fit.local, fit.labels, fit.strong)
+            rates[name].append(router.route(new.local).escalate.mean())
+    assert np.mean(rates["default"]) == pytest.approx(0.1, abs=0.01)
+    assert np.mean(rates["cross-fitted"]) == pytest.approx(0.1, abs=0.01)
+    # The reason for cross-fitting: the paper's in-sample quantile is off by more.
+    assert abs(np.mean(rates["calibration"]) - 0.1) > abs(np.mean(rates["cross-fitted"]) - 0.1)
+
+
+def test_certified_thresholds_are_valid_and_not_vacuous():
+    """With n = 300, over 1,000 draws the true rate exceeds B in at most 7 % and at least 2 % of them."""
+    rng = np.random.default_rng(0)
+    for budget in (0.1, 0.2):
+        exceeded = 0
+        for _ in range(1000):
+            tau = gr.certified_threshold(rng.random(300), budget, confidence=0.95)  # uniform: the true rate is 1 − τ
+            exceeded += 1 - tau > budget
+        assert 20 <= exceeded <= 70
+
+
+def test_a_certified_router_fits_on_one_half_and_sets_the_threshold_on_the_other():
+    data = world(600, 2, 4, 0)
+    router = gr.ExpectedGainRouter(0.2, threshold="certified").fit(data.local, data.labels, data.strong)
+    assert len(router.threshold_scores_.score) == 300
+    k = max(k for k in range(300) if binom.cdf(k, 300, 0.2) <= 0.05)
+    assert (router.threshold_scores_.score > router.threshold_).sum() == k
+    # The half that set τ had no part in the fit: spoiling its labels changes no score.
+    order = np.random.default_rng(0).permutation(600)
+    spoiled = data.labels.copy()
+    spoiled[order[300:]] = 0
+    again = gr.ExpectedGainRouter(0.2, threshold="certified").fit(data.local, spoiled, data.strong)
+    np.testing.assert_array_equal(again.route(data.local).score, router.route(data.local).score)
+    assert again.threshold_ == router.threshold_
+
+
+def test_certification_refuses_when_it_would_need_more_samples():
+    with pytest.raises(gr.errors.TooFewSamplesError, match=r"29 samples cannot certify.*at least 59 are needed"):
+        gr.certified_threshold(np.arange(29.0), 0.05)
+    gr.certified_threshold(np.arange(59.0), 0.05)
+    with pytest.raises(gr.errors.TooFewSamplesError):
+        gr.certified_threshold(np.arange(58.0), 0.05)
+    data = world(20, 2, 3, 0)
+    with pytest.raises(gr.errors.TooFewSamplesError, match='threshold="cross-fitted"'):
+        gr.ExpectedGainRouter(0.05, threshold="certified").fit(data.local, data.labels, data.strong)
+
+
+def test_out_of_fold_scores_come_from_routers_that_never_saw_the_sample():
+    data = world(120, 2, 3, 0)
+    router = gr.ExpectedGainRouter(0.3, folds=10).fit(data.local, data.labels, data.strong)
+    held_out = np.sort(np.random.default_rng(0).permutation(120)[3::10])
+    kept = np.setdiff1d(np.arange(120), held_out)
+    part = data.take(kept)
+    alone = gr.ExpectedGainRouter(0.3, threshold="calibration").fit(part.local, part.labels, part.strong)
+    np.testing.assert_allclose(
+        router.threshold_scores_.score[held_out], alone.route(data.local[:, held_out]).score, atol=1e-5
+    )
+
+
+def test_ties_never_overshoot():
+    scores = np.array([1.0] * 6 + [0.0] * 4)
+    for budget in (0.1, 0.5, 0.59):
+        assert (scores > gr.calibration_threshold(scores, budget)).sum() == 0
+    assert (scores > gr.calibration_threshold(scores, 0.6)).sum() == 6
+
+
+def test_weights_count_in_the_threshold():
+    scores, weight = np.array([4.0, 3.0, 2.0, 1.0]), np.array([1.0, 1.0, 2.0, 6.0])
+    assert (scores > gr.calibration_threshold(scores, 0.2, weight)).tolist() == [True, True, False, False]
+    assert (scores > gr.calibration_threshold(scores, 0.4, weight)).tolist() == [True, True, True, False]
+
+
+def test_min_gain_never_pays_for_an_expected_loss():
+    data = world(400, 2, 4, 0)
+    for budget in (0.5, 1.0):
+        router = gr.ExpectedGainRouter(budget, min_gain=0.0).fit(data.local, data.labels, data.strong)
+        decision = router.route(data.local)
+        assert router.threshold_ >= 0
+        assert (decision.score[decision.escalate] > 0).all()
+        assert router.threshold_for(1.0) == 0.0
+    assert gr.ExpectedGainRouter(0.0, min_gain=0.0).fit(data.local, data.labels, data.strong).threshold_ == np.inf
+
+
+def test_a_number_is_the_threshold_itself():
+    data = world(200, 2, 4, 0)
+    router = gr.ExpectedGainRouter(threshold=0.05).fit(data.local, data.labels, data.strong)
+    assert router.threshold_ == 0.05
+    decision = router.route(data.local)
+    np.testing.assert_array_equal(decision.escalate, decision.score > 0.05)
+
+
+def test_threshold_for_another_budget_is_what_a_fit_with_it_gives():
+    data = world(300, 2, 4, 0)
+    for rule in ("cross-fitted", "calibration", "certified"):
+        router = gr.ExpectedGainRouter(0.2, threshold=rule).fit(data.local, data.labels, data.strong)
+        other = gr.ExpectedGainRouter(0.4, threshold=rule).fit(data.local, data.labels, data.strong)
+        assert router.threshold_for(0.4) == other.threshold_
+        assert router.threshold_for(0.2) == router.threshold_
+
+
+def test_the_interval_of_the_rate_covers_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    low, high = rate_interval(50, 500)
+    assert low < 0.1 < high
+    hits = 0
+    for _ in range(2000):
+        rate = 1 - np.sort(rng.random(500))[::-1][50]  # 50 of 500 uniform scores lie above
+        hits += low <= rate <= high
+    assert 0.93 <= hits / 2000 <= 0.97
+    assert rate_interval(0, 100)[0] == 0
+    assert rate_interval(100, 100)[1] == 1

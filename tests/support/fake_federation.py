@@ -1,0 +1,238 @@
+"""A federation in one process: parties that answer from tables, by model version, and misbehave when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from synthetic import World, world
+
+import gainroute as gr
+from gainroute.federation.coordinator.app import create_app
+from gainroute.federation.coordinator.coordinator import Coordinator
+from gainroute.federation.coordinator.fusion import Fusion, from_function
+from gainroute.federation.coordinator.settings import (
+    CoordinatorSettings,
+    FusionSettings,
+    LogSettings,
+    PartySettings,
+    RoundSettings,
+    RouterSettings,
+    TokenSettings,
+)
+from gainroute.federation.coordinator.tokens import hash_token
+from gainroute.federation.transport.base import ModelDescription, PartyDescription, PartyRefusedError, Reply
+
+K, M, N = 4, 3, 120
+CLASSES = ("ant", "bee", "cat", "dog")
+NAMES = ("a", "b", "c")
+IDS = [f"s{i}" for i in range(N)]
+ADMIN = "the admin's token"
+
+
+@dataclass
+class FakeParty:
+    """A `PartyConnection`; `models` maps a hash to posteriors (N, K) and embeddings (N, d)."""
+
+    name: str
+    models: dict[str, tuple[Any, Any]]
+    classes: tuple[str, ...] = CLASSES
+    codecs: tuple[str, ...] = ("float32",)
+    lacks: set[str] = field(default_factory=set)
+    delay: tuple[float, float] = (0.0, 0.0)
+    error: tuple[Exception | None, Exception | None] = (None, None)
+    change: tuple[Any, Any] = (None, None)
+    down: Exception | None = None
+    calls: list[tuple[int, int, str, str]] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=lambda: {name: i for i, name in enumerate(IDS)})
+    dimension: int | None = None
+
+    async def describe(self) -> PartyDescription:
+        if self.down is not None:
+            raise self.down
+        models = tuple(ModelDescription(h, self.dimension or tables[1].shape[1]) for h, tables in self.models.items())
+        return PartyDescription(self.name, self.classes, models, self.codecs)
+
+    async def posteriors(self, ids, *, model, request_id):
+        return await self._answer(0, ids, model, request_id)
+
+    async def embeddings(self, ids, *, model, codec, request_id):
+        assert codec == "float32"
+        return await self._answer(1, ids, model, request_id)
+
+    async def _answer(self, number, ids, model, request_id):
+        self.calls.append((number + 1, len(ids), model, request_id))
+        await asyncio.sleep(self.delay[number])
+        if self.down is not None or self.error[number] is not None:
+            raise self.down or self.error[number]
+        if model not in self.models:
+            raise PartyRefusedError(self.name, f"does not have {model}")
+        table = self.models[model][number]
+        values = np.full((len(ids), table.shape[1]), np.nan, np.float32)
+        there = [i for i, name in enumerate(ids) if name in self.rows and name not in self.lacks]
+        values[there] = table[[self.rows[ids[i]] for i in there]]
+        if self.change[number] is not None:
+            values = self.change[number](values)
+        return Reply(values, len(there) * table.shape[1] * 4)
+
+    async def close(self) -> None: ...
+
+
+class TableParty:
+    """The same tables as a `gr.Party`, for `gr.predict_two_round`."""
+
+    def __init__(self, party: FakeParty, model: str) -> None:
+        self.party, self.model = party, model
+
+    def _rows(self, ids, number):
+        table = self.party.models[self.model][number].astype(np.float32)
+        values = np.full((len(ids), table.shape[1]), np.nan, np.float32)
+        there = [i for i, name in enumerate(ids) if name in self.party.rows and name not in self.party.lacks]
+        values[there] = table[[self.party.rows[ids[i]] for i in there]]
+        return values
+
+    def posteriors(self, ids):
+        return self._rows(ids, 0)
+
+    def embeddings(self, ids):
+        return self._rows(ids, 1)
+
+
+def fuse_for(tag: float):
+    """Sum what the embeddings carry; refuse those of another version: their last value is its tag."""
+
+    def fuse(embeddings):
+        if len(embeddings[0]) and not np.allclose([e[:, -1] for e in embeddings], tag) and len(embeddings[0]) != 2:
+            raise ValueError("embeddings of another version")
+        total = np.abs(np.sum([e[:, :-1] for e in embeddings], axis=0)) + 1e-9
+        return total / total.sum(axis=1, keepdims=True)
+
+    return fuse
+
+
+def make_fusion():
+    """For `fusion.factory = "fake_federation:make_fusion"`."""
+    return fuse_for(1.0)
+
+
+@dataclass
+class Federation:
+    folder: Path
+    parties: list[FakeParty]
+    test: World
+    artifacts: dict[str, Path]
+    routers: dict[str, gr.ExpectedGainRouter]
+    fusions: dict[str, Fusion]
+    settings: CoordinatorSettings
+
+    def offline(self, ids, version="one", router=None):
+        """What the library says."""
+        parties = [TableParty(p, f"{version}-{p.name}") for p in self.parties]
+        return gr.predict_two_round(parties, self.fusions[version].fuse, router or self.routers[version], ids)
+
+    def pooled(self, version="one"):
+        """What Round 1 alone says of every sample, (N, K)."""
+        return self.routers[version].route(self.test.local.astype(np.float32)).pooled
+
+    def load_fusion(self, settings: FusionSettings) -> Fusion:
+        name = settings.factory.partition(":")[2] if settings.factory else Path(settings.run or "").name
+        return self.fusions[name]
+
+    def having(self, **sections: Any) -> Federation:
+        """The same with other settings: having(rounds={"on_missing_party": "pool"})."""
+        changed = {
+            name: replace(getattr(self.settings, name), **part) if isinstance(part, dict) else part
+            for name, part in sections.items()
+        }
+        return replace(self, settings=replace(self.settings, **changed))
+
+
+def federation(folder: Path, budget: float = 0.3) -> Federation:
+    """Two model versions side by side at three parties, each with a router and a fusion."""
+    calibration, test = world(400, M, K, 0), world(N, M, K, 1)
+    other = world(N, M, K, 2)
+    parties = [FakeParty(name, {}) for name in NAMES]
+    artifacts, routers, fusions = {}, {}, {}
+    for number, (name, local, strong) in enumerate(
+        [("one", test.local, test.strong), ("two", other.local, other.strong)]
+    ):
+        for i, party in enumerate(parties):
+            tag = np.full((N, 1), number + 1.0)
+            party.models[f"{name}-{party.name}"] = (
+                local[i].astype(np.float32), np.hstack([np.eye(K)[strong] / M, tag]).astype(np.float32),
+            )  # fmt: skip
+        router = gr.ExpectedGainRouter(budget, classes=CLASSES, threshold="calibration", lam=1.0 + number)
+        labels, answers = np.array(CLASSES)[calibration.labels], np.array(CLASSES)[calibration.strong]
+        routers[name] = router.fit(calibration.local, labels, answers)
+        artifacts[name] = folder / f"{name}.safetensors"
+        models = {p: f"{name}-{p}" for p in NAMES}
+        gr.save(router, artifacts[name], provenance=gr.Provenance(models, "float32"))
+        fusions[name] = from_function(fuse_for(number + 1.0), name)
+    settings = CoordinatorSettings(
+        router=RouterSettings(artifact=artifacts["one"]),
+        fusion=FusionSettings(factory="made:one"),
+        party=tuple(PartySettings(name=name, address=f"{name}:1") for name in NAMES),
+        rounds=RoundSettings(one_seconds=0.5, two_seconds=0.5, health_seconds=0.05),
+        log=LogSettings(path=folder / "log" / "decisions.sqlite"),
+        tokens=TokenSettings(admin={"ops": hash_token(ADMIN)}),
+    )
+    return Federation(folder, parties, test, artifacts, routers, fusions, settings)
+
+
+@dataclass
+class Running:
+    federation: Federation
+    coordinator: Coordinator
+    client: httpx.AsyncClient
+
+    async def infer(self, ids, **more):
+        body = {"inputs": [{"name": "id", "shape": [len(ids)], "datatype": "BYTES", "data": list(ids)}], **more}
+        response = await self.client.post("/v2/models/gainroute/infer", json=body)
+        await asyncio.sleep(0)  # answers are counted once they are on their way
+        return response
+
+    async def answers(self, ids):
+        response = await self.infer(ids)
+        assert response.status_code == 200, response.text
+        return outputs(response.json())
+
+    async def admin(self, path, body):
+        return await self.client.post(f"/admin/{path}", json=body, headers={"Authorization": f"Bearer {ADMIN}"})
+
+    async def status(self):
+        return (await self.client.get("/api/status")).json()
+
+
+def outputs(body):
+    found = {o["name"]: np.array(o["data"]).reshape(o["shape"]) for o in body["outputs"]}
+    return found | {"version": body["model_version"]}
+
+
+@contextlib.asynccontextmanager
+async def running(fed: Federation):
+    """A coordinator with its app, started."""
+    coordinator = Coordinator(fed.settings, fed.parties, load_fusion=fed.load_fusion)
+    await coordinator.start()
+    transport = httpx.ASGITransport(create_app(coordinator, manage=False))
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            yield Running(fed, coordinator, client)
+    finally:
+        await coordinator.stop()
+
+
+async def eventually(check, seconds: float = 5.0):
+    """Wait until something holds."""
+    for _ in range(int(seconds / 0.02)):
+        found = check()
+        if asyncio.iscoroutine(found):
+            found = await found
+        if found:
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError("it never came to hold")

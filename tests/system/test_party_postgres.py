@@ -1,0 +1,142 @@
+"""Views in PostgreSQL, against a real server. Run by name (`make test-system`): pytest does not collect it by itself.
+
+Needs `initdb` and `postgres` on the path, or in /usr/lib/postgresql/*/bin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from party_helpers import CLASSES, DIMENSION, Federation, StubParty, connected
+
+from gainroute.errors import DataError
+from gainroute.federation.party.process import PartyNode
+from gainroute.federation.party.sources import source_of, version_of
+from gainroute.federation.party.views import SqlViews
+from gainroute.federation.transport.base import PartyUnavailableError
+
+
+def program(name):
+    found = shutil.which(name) or next((str(p) for p in Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), None)
+    assert found, f"{name} is needed: apt-get install postgresql"
+    return found
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A server of its own, on a socket in its own folder: no port is taken."""
+    user = "postgres" if getpass.getuser() == "root" else getpass.getuser()  # it refuses to run as root
+    how = {"user": user, "cwd": "/"} if getpass.getuser() == "root" else {}
+    with tempfile.TemporaryDirectory(prefix="gainroute-pg-") as temporary:
+        home = Path(temporary)
+        if how:
+            shutil.chown(home, user)
+        initdb = [program("initdb"), "-D", home / "data", "-A", "trust", "-U", "party", "-E", "UTF8"]
+        subprocess.run(initdb, check=True, capture_output=True, **how)
+        start = [program("postgres"), "-D", home / "data", "-k", home, "-c", "listen_addresses=", "-c", "fsync=off"]
+        process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **how)
+        url = f"postgresql+psycopg://party@/postgres?host={home}"
+        try:
+            wait_for(url)
+            yield url, process
+        finally:
+            stop(process)
+
+
+def stop(process):
+    process.send_signal(signal.SIGINT)  # at once; SIGTERM would wait until nobody is connected
+    process.wait(60)
+
+
+def wait_for(url):
+    engine = sa.create_engine(url)
+    until = time.monotonic() + 90
+    while True:
+        try:
+            with engine.connect():
+                break
+        except sa.exc.OperationalError:
+            assert time.monotonic() < until, "the database does not come up"
+            time.sleep(0.1)
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def url(server):
+    engine = sa.create_engine(server[0])
+    with engine.begin() as connection:
+        for statement in (
+            "create schema clinic",
+            "create table clinic.features (patient text primary key, age float8, ward varchar(9), dose numeric)",
+            "create table numbered (id bigint primary key, age real)",
+        ):
+            connection.execute(sa.text(statement))
+        rows = [{"p": f"p{i}", "a": float(i), "w": f"w{i % 3}" if i % 2 else None, "d": i / 4} for i in range(1500)]
+        connection.execute(sa.text("insert into clinic.features values (:p, :a, :w, :d)"), rows)
+        connection.execute(sa.text("insert into numbered values (:i, :a)"), [{"i": i, "a": i} for i in range(9)])
+    engine.dispose()
+    return server[0]
+
+
+def test_text_ids_in_a_schema(url):
+    store = SqlViews(url, "clinic.features", "patient")
+    found = store.fetch(["p3", "nobody", "p2", "p3", "x'; drop table numbered; --", "a\0b"])
+    assert found.positions.tolist() == [0, 2, 3]
+    assert found.raw["age"].tolist() == [3.0, 2.0, 3.0]
+    assert found.raw["ward"].tolist() == ["w0", None, "w0"]
+    assert found.raw["dose"].tolist() == [0.75, 0.5, 0.75]
+    many = store.fetch([f"p{i}" for i in range(2000)])
+    np.testing.assert_array_equal(many.raw["age"], np.arange(1500.0))
+    store.close()
+
+
+def test_whole_number_ids(url):
+    store = SqlViews(url, "numbered")
+    assert store.fetch(["8", "08", "9", "99999999999999999999", "x"]).positions.tolist() == [0]
+    store.close()
+    with pytest.raises(DataError, match="no table"):
+        SqlViews(url, "clinic.nothing")
+
+
+def test_a_party_answers_from_its_database_and_says_when_that_is_away(server, url, tmp_path):
+    """Last of this file: it stops the database."""
+    store = SqlViews(url, "numbered")
+
+    class FromDatabase(StubParty):
+        def __init__(self):
+            super().__init__()
+            del self.ids
+
+        def posteriors(self, ids):
+            found = store.fetch(ids)
+            rows = np.full((len(ids), len(CLASSES)), np.nan)
+            rows[found.positions] = self.p[found.raw["age"].astype(int)]
+            return rows
+
+    party = FromDatabase()
+    federation = Federation(tmp_path)
+
+    async def main():
+        node = PartyNode(federation.settings(), source=source_of(version_of(party, "m1", CLASSES, DIMENSION)))
+        await node.start()
+        async with connected(federation, node) as connection:
+            reply = await connection.posteriors(["4", "x"], model="m1", request_id="r")
+            np.testing.assert_array_equal(reply.values[0], party.p[4])
+            assert np.isnan(reply.values[1]).all()
+            stop(server[1])
+            with pytest.raises(PartyUnavailableError, match="OperationalError"):
+                await connection.posteriors(["4"], model="m1", request_id="r")
+        await node.stop(1)
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+    store.close()

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from gainroute.errors import ArtifactError, NotAnArtifactError, SettingError, ShapeError
+from gainroute.training.models.build import ModelSpec, build_model, load_model, save_model
+from gainroute.training.models.encoders import STEMS, ResNet18
+from gainroute.training.models.fusion import FusionHead
+from gainroute.training.models.local import LocalCNN
+
+
+@pytest.mark.parametrize("size", [4, 16, 32])
+def test_the_local_net_is_light_and_takes_any_size(size: int) -> None:
+    model = LocalCNN(channels=1, size=size, outputs=40)
+    assert model(torch.zeros(2, 1, size, size)).shape == (2, 40)
+    assert sum(p.numel() for p in model.parameters()) < 30_000
+    assert len(model.blocks) == 5
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_an_embedding_has_eight_times_the_width(stem: str) -> None:
+    assert ResNet18(channels=3, width=8, stem=stem)(torch.zeros(2, 3, 16, 16)).shape == (2, 64)
+
+
+def test_at_width_64_it_is_the_usual_resnet18() -> None:
+    model = ResNet18(channels=3, width=64, stem="7x7-stride2-pool")
+    assert sum(p.numel() for p in model.parameters()) == 11_176_512, "11,689,512 less the 513,000 of its classifier"
+
+
+def test_an_unknown_stem_or_kind_is_named() -> None:
+    with pytest.raises(SettingError, match="stem '5x5' is unknown: one of 3x3"):
+        ResNet18(channels=1, stem="5x5")
+    with pytest.raises(SettingError, match="model kind 'vit' is unknown"):
+        build_model(ModelSpec("vit", {}))
+
+
+def _head(parties: int = 3) -> FusionHead:
+    torch.manual_seed(0)
+    return FusionHead(dimensions=[6] * parties, latent=8, classes=4).eval()
+
+
+def test_an_absent_party_is_never_looked_at() -> None:
+    head, embeddings = _head(), [torch.randn(5, 6) for _ in range(3)]
+    present = torch.tensor([True, False, True]).expand(5, -1)
+    clean = head(embeddings, present)
+    embeddings[1] = torch.full((5, 6), float("nan"))
+    assert torch.equal(head(embeddings, present), clean)
+    assert torch.isfinite(clean).all()
+
+
+def test_all_present_is_the_same_as_no_mask_and_gates_depend_on_the_sample() -> None:
+    head, embeddings = _head(), [torch.randn(5, 6) for _ in range(3)]
+    everyone = torch.ones(5, 3, dtype=torch.bool)
+    assert torch.allclose(head(embeddings), head(embeddings, everyone))
+    latents = torch.stack([project(e) for project, e in zip(head.project, embeddings, strict=True)], dim=1)
+    gates = head.gates(latents, everyone)
+    assert torch.allclose(gates.sum(dim=1), torch.ones(5))
+    assert gates.std(dim=0).max() > 1e-4
+
+
+def test_interactions_are_the_mean_over_pairs() -> None:
+    head, seen = _head(), []
+    head.classify.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    embeddings = [torch.randn(5, 6) for _ in range(3)]
+    head(embeddings)
+    z = [project(e) for project, e in zip(head.project, embeddings, strict=True)]
+    expected = (z[0] * z[1] + z[0] * z[2] + z[1] * z[2]) / 3
+    assert torch.allclose(seen[0][:, 8:], expected, atol=1e-6)
+
+
+def test_the_wrong_number_of_embeddings_is_refused() -> None:
+    with pytest.raises(ShapeError, match="2 embeddings: the head was built for 3"):
+        _head()([torch.zeros(1, 6)] * 2)
+
+
+def test_a_saved_model_answers_the_same_and_a_damaged_file_says_so(tmp_path: Path) -> None:
+    spec = ModelSpec("resnet18", {"channels": 1, "width": 4, "stem": "3x3"})
+    model, path = build_model(spec).eval(), tmp_path / "encoder.safetensors"
+    save_model(model, spec, path)
+    view = torch.randn(3, 1, 8, 8)
+    assert torch.equal(load_model(path)(view), model(view))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(NotAnArtifactError, match="not a safetensors file"):
+        load_model(path)
+    with pytest.raises(ArtifactError, match="is not there"):
+        load_model(tmp_path / "none.safetensors")
