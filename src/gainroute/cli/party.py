@@ -124,13 +124,13 @@ def request(
     """
     identity = _identity(role, name)
     from gainroute._util.files import write_bytes
-    from gainroute.federation.pki.authority import make_request, write_private
+    from gainroute.federation.pki.authority import make_request
 
     out.mkdir(parents=True, exist_ok=True)
     key = out / f"{_label(identity)}.key"
     key = key.with_name(f"{key.name}.next") if key.exists() else key
     private, asked = make_request(identity)
-    write_private(key, private)
+    write_bytes(key, private, private=True)
     write_bytes(out / f"{_label(identity)}.csr", asked)
     typer.echo(f"{key}  stays here")
     typer.echo(f"{out / _label(identity)}.csr  send this to whoever holds the authority")
@@ -167,7 +167,6 @@ def install(
     """Put a certificate that came back beside its key. A running process takes it by itself."""
     _identity("party", "any")
     from gainroute._util.files import write_bytes
-    from gainroute.federation.pki.authority import write_private
     from gainroute.federation.pki.certificates import key_matches, read_certificate
 
     pem = certificate.read_bytes()
@@ -180,7 +179,7 @@ def install(
     if not fitting:
         raise SettingError(f"{out} holds no key for {certificate}: run this where `certs request` was run")
     if fitting[0] == waiting:
-        write_private(key, waiting.read_bytes())
+        write_bytes(key, waiting.read_bytes(), private=True)
         waiting.unlink()
     target = key.with_suffix(".crt")
     write_bytes(target, pem)

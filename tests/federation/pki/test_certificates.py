@@ -9,7 +9,7 @@ import pytest
 
 from gainroute._util.files import write_bytes
 from gainroute.errors import DataError, SettingError
-from gainroute.federation.pki.authority import Authority, make_request, write_private
+from gainroute.federation.pki.authority import Authority, make_request
 from gainroute.federation.pki.certificates import (
     CertificateFiles,
     Identity,
@@ -17,7 +17,7 @@ from gainroute.federation.pki.certificates import (
     normal_fingerprint,
     read_certificate,
 )
-from gainroute.federation.pki.credentials import ReloadingCertificate, channel_credentials
+from gainroute.federation.pki.credentials import ReloadingCertificate
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +98,16 @@ def test_changed_files_are_taken_and_a_pair_that_does_not_fit_is_not(authority, 
     files = authority.issue(who, tmp_path)
     loaded = ReloadingCertificate(files)
     first = loaded.info.fingerprint
-    assert loaded.fetch() is None
+    assert loaded.changed_configuration() is None
     key, request = make_request(who)
     write_bytes(files.certificate, authority.sign(request, who))  # the key has not come yet
-    assert loaded.fetch() is None
+    assert loaded.changed_configuration() is None
     assert loaded.info.fingerprint == first
-    write_private(files.key, key)
+    write_bytes(files.key, key, private=True)
     assert loaded.reload()
     assert loaded.info.fingerprint != first
-    assert loaded.fetch() is not None
-    assert loaded.fetch() is None
+    assert loaded.changed_configuration() is not None
+    assert loaded.changed_configuration() is None
     files.key.unlink()
     assert not loaded.reload()
 
@@ -116,9 +116,9 @@ def test_what_is_not_a_certificate_says_so(authority, tmp_path):
     files = authority.issue(Identity("party", "a"), tmp_path)
     other = authority.issue(Identity("party", "b"), tmp_path / "b")
     with pytest.raises(DataError, match="is not the key of"):
-        channel_credentials(CertificateFiles(files.ca, files.certificate, other.key))
+        ReloadingCertificate(CertificateFiles(files.ca, files.certificate, other.key)).channel()
     with pytest.raises(DataError, match="cannot be read"):
-        channel_credentials(CertificateFiles(files.ca, tmp_path / "none.crt", files.key))
+        ReloadingCertificate(CertificateFiles(files.ca, tmp_path / "none.crt", files.key)).channel()
     (tmp_path / "text.crt").write_text("hello")
     with pytest.raises(DataError, match="not a PEM certificate"):
-        channel_credentials(CertificateFiles(files.ca, tmp_path / "text.crt", files.key))
+        ReloadingCertificate(CertificateFiles(files.ca, tmp_path / "text.crt", files.key)).channel()

@@ -18,7 +18,7 @@ from party_helpers import MODEL, QUICK, Federation, StubParty, connected, eventu
 
 from gainroute.errors import SettingError
 from gainroute.federation.pki.certificates import Identity, read_certificate
-from gainroute.federation.pki.credentials import channel_credentials
+from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.base import PartyError, PartyRefusedError, PartyUnavailableError
 from gainroute.federation.transport.grpc_client import GrpcConnection
 from gainroute.federation.transport.proto import party_pb2 as pb
@@ -107,11 +107,11 @@ def credentials(who, federation, tmp_path):
     day = timedelta(days=1)
     main = "gainroute://coordinator/main"
     if who == "the coordinator named":
-        return channel_credentials(federation.files("coordinator", "main"))
+        return ReloadingCertificate(federation.files("coordinator", "main")).channel()
     if who == "another coordinator":
-        return channel_credentials(federation.files("coordinator", "other"))
+        return ReloadingCertificate(federation.files("coordinator", "other")).channel()
     if who == "another party":
-        return channel_credentials(federation.files("party", "b"))
+        return ReloadingCertificate(federation.files("party", "b")).channel()
     if who == "another party, its certificate good for clients":
         return strange(federation, ["gainroute://party/main"])
     if who == "a certificate without an identity":
@@ -122,7 +122,7 @@ def credentials(who, federation, tmp_path):
         return strange(federation, ["gainroute://auditor/main"])
     if who == "expired":
         before = datetime.now(timezone.utc) - 2 * day
-        return channel_credentials(federation.files("coordinator", "main", days=1, now=before))
+        return ReloadingCertificate(federation.files("coordinator", "main", days=1, now=before)).channel()
     if who == "a foreign authority":
         files = Federation(tmp_path / "foreign").files("coordinator", "main")
         return grpc.ssl_channel_credentials(
@@ -290,7 +290,7 @@ def test_reflection_is_off_unless_asked_for(federation):
     async def services(reflection):
         async with serving(federation.settings(reflection=reflection), StubParty()) as node:
             options = [("grpc.ssl_target_name_override", Identity("party", "a").dns)]
-            files = channel_credentials(federation.files("coordinator", "main"))
+            files = ReloadingCertificate(federation.files("coordinator", "main")).channel()
             async with aio.secure_channel(node.address, files, options=options) as channel:
                 stub = reflection_pb2_grpc.ServerReflectionStub(channel)
                 asked = reflection_pb2.ServerReflectionRequest(list_services="")

@@ -24,7 +24,7 @@ from party_helpers import (
 
 from gainroute.errors import SettingError
 from gainroute.federation.pki.certificates import CertificateFiles
-from gainroute.federation.pki.credentials import ReloadingCertificate, server_credentials
+from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.base import PartyError, PartyRefusedError, PartyUnavailableError
 from gainroute.federation.transport.grpc_client import GrpcConnection
 from gainroute.federation.transport.proto import party_pb2 as pb
@@ -273,7 +273,7 @@ async def lied_to(federation, answer, describe=None):
     }  # fmt: skip
     liar = Liar(pb.DescribeReply(**{**told, **(describe or {})}), answer)
     party_pb2_grpc.add_PartyServicer_to_server(liar, server)
-    credentials = server_credentials(ReloadingCertificate(CertificateFiles(files.ca, files.certificate, files.key)))
+    credentials = ReloadingCertificate(CertificateFiles(files.ca, files.certificate, files.key)).server()
     port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     options = replace(QUICK, max_message_bytes=1 << 20)

@@ -6,7 +6,7 @@ import logging
 import ssl
 from pathlib import Path
 
-from gainroute.federation.pki.credentials import State, file_state
+from gainroute._util.files import FileState, file_state
 
 __all__ = ["FrontDoorCertificate"]
 
@@ -26,7 +26,7 @@ class FrontDoorCertificate:
 
     def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         self._context, self._certificate, self._key = context, certificate, key
-        self._state: State = file_state(certificate, key)
+        self._state: FileState = file_state(certificate, key)
 
     def look(self) -> bool:
         """Take changed files, and tell whether there were any that could be taken.

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gainroute._util.files import FileState, file_state
 from gainroute._util.hashing import hash_named_files
 from gainroute._util.importing import load_callable
 from gainroute.errors import DataError, GainrouteError, MissingExtraError
 from gainroute.federation.party.settings import SourceSettings
 from gainroute.federation.party.views import ViewStore
-from gainroute.federation.pki.credentials import State, file_state
 from gainroute.federation.transport.base import ModelDescription
 from gainroute.federation.transport.in_process import TextIds
 from gainroute.io.party_answers import read_columns
@@ -70,11 +70,11 @@ class Source:
         self, places: Callable[[], list[Path]], files: Callable[[Path], list[Path]], load: Callable[[Path], Version]
     ) -> None:
         self._places, self._files, self._load = places, files, load
-        self._known: dict[Path, tuple[State, Version | None]] = {}
+        self._known: dict[Path, tuple[FileState, Version | None]] = {}
 
     def scan(self) -> dict[str, Version]:
         """The versions there are, by hash. One that cannot be loaded is logged and left out."""
-        known: dict[Path, tuple[State, Version | None]] = {}
+        known: dict[Path, tuple[FileState, Version | None]] = {}
         for place in self._places():
             state = file_state(*self._files(place))
             before = self._known.get(place)

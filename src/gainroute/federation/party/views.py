@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gainroute._util.files import file_state
 from gainroute.errors import DataError, MissingExtraError
 from gainroute.federation.party.settings import ViewSettings
-from gainroute.federation.pki.credentials import file_state
 from gainroute.io.ids import id_texts
 from gainroute.io.preprocess import Raw
 from gainroute.io.views import read_view

@@ -1,3 +1,3 @@
-"""Who is who: the private certificate authority, certificates, credentials, access lists."""
+"""Identities and access: the private certificate authority, certificates, TLS credentials, who may call a party."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Who is answered: the coordinators named, with a certificate that is valid now and not on the deny-list."""
+"""Access control of a party: named coordinators with a certificate that is valid now and not on the deny-list."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gainroute._util.files import file_state
 from gainroute.errors import DataError, GainrouteError, SettingError
 from gainroute.federation.pki.certificates import CertificateInfo, normal_fingerprint, read_certificate
-from gainroute.federation.pki.credentials import file_state
 
 __all__ = ["Access", "AccessDeniedError", "Caller", "DenyList", "peer_certificate"]
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class AccessDeniedError(GainrouteError):
-    """A caller that is not answered. `info` is its certificate, where it could be read."""
+    """A caller was denied access. `info` is its certificate, or None if none could be read."""
 
     def __init__(self, message: str, info: CertificateInfo | None = None) -> None:
         super().__init__(message)
@@ -29,21 +29,21 @@ class AccessDeniedError(GainrouteError):
 
 @dataclass(frozen=True)
 class Caller:
-    """A coordinator that may ask: its name, and the fingerprint of its certificate."""
+    """An admitted coordinator: its name and the fingerprint of its certificate."""
 
     name: str
     fingerprint: str
 
 
 class DenyList:
-    """Fingerprints in a file, one a line; a changed file is read again at the next look.
+    """Fingerprints in a file, one per line. A changed file is read again at the next lookup.
 
-    Where the file cannot be read any more, what was read before stays denied.
+    If the file becomes unreadable, the fingerprints read before stay denied.
 
     Parameters
     ----------
     path
-        Text; a line is a SHA-256 fingerprint, and what follows ``#`` is a comment.
+        Text file with one SHA-256 fingerprint per line; ``#`` starts a comment.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class DenyList:
             lines = self._path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                f"the deny-list {self._path} cannot be read ({error}): make it, an empty file denies nobody"
+                f"the deny-list {self._path} cannot be read ({error}): create it, an empty file denies nobody"
             ) from error
         bare = [line.partition("#")[0].strip() for line in lines]
         return frozenset(normal_fingerprint(line) for line in bare if line)
@@ -68,23 +68,23 @@ class DenyList:
             try:
                 self._denied = self._read()
             except (DataError, SettingError) as error:
-                log.error("deny-list not taken, the earlier one stays", extra={"reason": str(error)})  # noqa: TRY400
+                log.error("deny-list not reloaded, the previous one stays in force", extra={"reason": str(error)})  # noqa: TRY400
             else:
-                log.info("deny-list taken", extra={"denied": len(self._denied)})
+                log.info("deny-list reloaded", extra={"denied": len(self._denied)})
         return fingerprint in self._denied
 
 
 class Access:
-    """Decides whether a certificate's holder is answered: at connection, and again at every request.
+    """Decides whether the holder of a certificate is answered: at connection and again at every request.
 
     Parameters
     ----------
     coordinators
-        Names that are answered. To be signed by the authority is not enough.
+        Names of the coordinators that are answered. A certificate signed by the authority is not enough.
     deny_list
-        Fingerprints that are not, whatever they name.
+        Fingerprints that are denied, whatever name they carry.
     now
-        The clock.
+        Clock, for tests.
     """
 
     def __init__(
@@ -98,20 +98,22 @@ class Access:
         self._now = now
 
     def admit(self, info: CertificateInfo) -> Caller:
-        """The caller, or an `AccessDeniedError` that says why not."""
+        """Return the caller, or raise an `AccessDeniedError` with the reason."""
         who = info.identity
         if who is None:
             raise AccessDeniedError("the certificate carries no gainroute identity", info)
         if who.role != "coordinator":
-            raise AccessDeniedError(f"{who.role} {who.name!r} is not a coordinator, and only those are answered", info)
+            raise AccessDeniedError(
+                f"{who.role} {who.name!r} is not a coordinator; only coordinators are answered", info
+            )
         if who.name not in self._coordinators:
-            raise AccessDeniedError(f"coordinator {who.name!r} is not among those this party answers", info)
+            raise AccessDeniedError(f"coordinator {who.name!r} is not one that this party answers", info)
         caller = Caller(who.name, info.fingerprint)
         self.recheck(caller, info)
         return caller
 
     def recheck(self, caller: Caller, info: CertificateInfo) -> None:
-        """Look at what may have changed since `admit`: the deny-list, and the time."""
+        """Check again what may have changed since `admit`: the deny-list and the time."""
         if self._deny_list is not None and info.fingerprint in self._deny_list:
             raise AccessDeniedError(f"the certificate of coordinator {caller.name!r} is on the deny-list", info)
         if not info.not_before <= self._now() < info.not_after:
@@ -119,10 +121,10 @@ class Access:
 
 
 def peer_certificate(context: Any) -> CertificateInfo:
-    """The certificate that the other side of a call has shown; TLS has checked who signed it."""
+    """Read the certificate of the other side of a call. TLS has already checked its signature."""
     shown = context.auth_context().get("x509_pem_cert")
     if not shown:
-        raise AccessDeniedError("no certificate was shown")
+        raise AccessDeniedError("the caller presented no certificate")
     return _read(bytes(shown[0]))
 
 

@@ -1,4 +1,4 @@
-"""A private certificate authority: it signs requests, and never sees anyone's key."""
+"""A private certificate authority. It signs requests and never sees the private key of a party or coordinator."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gainroute._util.files import write_bytes
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.pki.certificates import CertificateFiles, Identity, identity_of
 
-__all__ = ["Authority", "make_request", "write_private"]
+__all__ = ["Authority", "make_request"]
 
 CLOCK_SKEW = timedelta(minutes=5)
 
 
 def make_request(identity: Identity) -> tuple[bytes, bytes]:
-    """A new private key and a signing request for it, both PEM. Only the request leaves the organisation."""
+    """Make a private key and a signing request for it, both PEM. Only the request leaves the organisation."""
     key = ec.generate_private_key(ec.SECP256R1())
     request = x509.CertificateSigningRequestBuilder().subject_name(_subject(identity.name))
     request = request.add_extension(_alternative_names(identity), critical=False)
@@ -30,12 +30,14 @@ def make_request(identity: Identity) -> tuple[bytes, bytes]:
 
 
 class Authority:
-    """A private certificate authority: a certificate and its key, in a folder that stays at one organisation.
+    """A private certificate authority: a certificate and its key, in a folder that stays with one organisation.
 
     Parameters
     ----------
     certificate, key
-        PEM, as `create` makes them.
+        PEM, as `create` writes them.
+    passphrase
+        Decrypts the key, if it is encrypted.
     """
 
     def __init__(self, certificate: bytes, key: bytes, passphrase: bytes | None = None) -> None:
@@ -44,8 +46,8 @@ class Authority:
             loaded = serialization.load_pem_private_key(key, passphrase)
         except (ValueError, TypeError) as error:
             raise DataError(
-                f"the authority cannot be read ({error}): give the folder that `certs init` made, and its passphrase "
-                "if it has one"
+                f"the authority cannot be read ({error}): name the folder that `certs init` created, and set its "
+                "passphrase if it has one"
             ) from error
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
             raise DataError(f"the authority's key is a {type(loaded).__name__}; an elliptic-curve key is needed")
@@ -62,10 +64,10 @@ class Authority:
         passphrase: bytes | None = None,
         now: datetime | None = None,
     ) -> Authority:
-        """Make ``ca.crt`` and ``ca.key`` in `folder`; one that is there already is never overwritten."""
+        """Create ``ca.crt`` and ``ca.key`` in `folder`. An existing authority is never overwritten."""
         home = Path(folder)
         if (home / "ca.key").exists() or (home / "ca.crt").exists():
-            raise SettingError(f"{home} holds an authority already: use it, or name another folder")
+            raise SettingError(f"{home} already holds an authority: use it, or name another folder")
         key = ec.generate_private_key(ec.SECP256R1())
         start = now or _now()
         builder = _builder(key.public_key(), _subject(name), _subject(name), start, days)
@@ -75,13 +77,13 @@ class Authority:
         pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         home.mkdir(parents=True, exist_ok=True)
         body = _key_pem(key, passphrase)
-        write_private(home / "ca.key", body)
+        write_bytes(home / "ca.key", body, private=True)
         write_bytes(home / "ca.crt", pem)
         return cls(pem, body, passphrase)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], passphrase: bytes | None = None) -> Authority:
-        """Read what `create` made."""
+        """Load the authority that `create` wrote to `folder`."""
         home = Path(folder)
         try:
             return cls((home / "ca.crt").read_bytes(), (home / "ca.key").read_bytes(), passphrase)
@@ -89,37 +91,39 @@ class Authority:
             raise DataError(f"{home} holds no authority ({error.strerror}): run `gainroute certs init`") from error
 
     def sign(self, request: bytes, identity: Identity, *, days: float = 90, now: datetime | None = None) -> bytes:
-        """A certificate (PEM) for a signing request.
+        """Sign a request and return the certificate, PEM.
 
         Parameters
         ----------
         request
-            PEM, as `make_request` makes it.
+            PEM, from `make_request`.
         identity
-            Whom the certificate shall name: said by the one who signs, and checked against the request.
+            The identity to certify, stated by the signer. A request that names another one is refused.
         days
-            How long it is valid; never longer than the authority itself.
+            Validity, never beyond the end of the authority itself.
         now
-            Instead of the clock, for tests.
+            Current time, for tests.
         """
         try:
             asked = x509.load_pem_x509_csr(request)
             wanted = identity_of(asked.extensions)
         except ValueError as error:
-            raise DataError(f"the signing request is damaged ({error}): make it with `certs request`") from error
+            raise DataError(f"the signing request is damaged ({error}): create it with `certs request`") from error
         if not asked.is_signature_valid:
-            raise DataError("the signing request's signature does not fit its key: make it anew with `certs request`")
+            raise DataError(
+                "the signing request's signature does not match its key: create it again with `certs request`"
+            )
         if wanted != identity:
-            told = "no identity" if wanted is None else f"{wanted.role} {wanted.name!r}"
+            named = "no identity" if wanted is None else f"{wanted.role} {wanted.name!r}"
             raise SettingError(
-                f"the request names {told}, but {identity.role} {identity.name!r} was to be signed: ask whoever sent it"
+                f"the request names {named}, but {identity.role} {identity.name!r} was to be signed: ask its sender"
             )
         if days <= 0:
-            raise SettingError(f"days is {days}; more than 0 are needed")
+            raise SettingError(f"days is {days}; a number above 0 is needed")
         start = now or _now()
         left = (self._certificate.not_valid_after_utc - start) / timedelta(days=1)
         if left <= 0:
-            raise SettingError("the authority itself has expired: make a new one with `certs init`")
+            raise SettingError("the authority itself has expired: create a new one with `certs init`")
         builder = _builder(
             asked.public_key(), _subject(identity.name), self._certificate.subject, start, min(days, left)
         )
@@ -135,32 +139,17 @@ class Authority:
     def issue(
         self, identity: Identity, folder: str | os.PathLike[str], *, days: float = 90, now: datetime | None = None
     ) -> CertificateFiles:
-        """Request, sign and write in one step, where authority and holder are one: tests, and `gainroute up`."""
+        """Request, sign and write in one step, where authority and holder are the same: tests and `gainroute up`."""
         home = Path(folder)
         home.mkdir(parents=True, exist_ok=True)
         key, request = make_request(identity)
         label = identity.dns.partition(".")[0]
         files = CertificateFiles(home / "ca.crt", home / f"{label}.crt", home / f"{label}.key")
         certificate = self.sign(request, identity, days=days, now=now)
-        write_private(files.key, key)
+        write_bytes(files.key, key, private=True)
         write_bytes(files.certificate, certificate)
         write_bytes(files.ca, self.pem)
         return files
-
-
-def write_private(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a key whole or not at all, readable by its owner alone."""
-    target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _now() -> datetime:

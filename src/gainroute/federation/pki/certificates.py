@@ -1,7 +1,7 @@
-"""Who is who: certificates of a private authority, with role and name inside.
+"""Identities and the certificates that carry them.
 
-A party's certificate carries ``gainroute://party/<name>``, a coordinator's ``gainroute://coordinator/<name>``, as its
-subject alternative name. Keys are made where they are used; only a signing request travels to the authority.
+The certificate of a party has the subject alternative name ``gainroute://party/<name>``, that of a coordinator
+``gainroute://coordinator/<name>``. Keys are created where they are used; the authority sees a signing request only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Identity:
     role
         "party" or "coordinator".
     name
-        1 to 64 printable characters, no slash.
+        1 to 64 printable characters, without a slash.
     """
 
     role: str
@@ -57,12 +57,12 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """As it stands in the certificate, and what a party checks."""
+        """The subject alternative name in the certificate, which a party checks."""
         return f"{SCHEME}://{self.role}/{quote(self.name, safe='')}"
 
     @property
     def dns(self) -> str:
-        """The same as a host name, which TLS itself can check; a name that is no host name is hashed."""
+        """The same identity as a host name, which TLS itself checks. A name that is not a valid label is hashed."""
         plain = _PLAIN_LABEL.fullmatch(self.name)
         label = self.name if plain else f"x--{hashlib.sha256(self.name.encode()).hexdigest()[:40]}"
         return f"{label}.{self.role}.{SCHEME}"
@@ -70,7 +70,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class CertificateFiles:
-    """Where a process finds its certificate, its key, and the authority it trusts; all PEM."""
+    """PEM files of a process: its certificate, its key, and the authority it trusts. Read again when they change."""
 
     ca: Path
     certificate: Path
@@ -79,18 +79,18 @@ class CertificateFiles:
 
 @dataclass(frozen=True)
 class CertificateInfo:
-    """What a certificate says.
+    """The content of a certificate.
 
     Attributes
     ----------
     identity
-        Its role and name; None where it carries no gainroute identity, or more than one.
+        Role and name; None if the certificate carries no gainroute identity, or more than one.
     fingerprint
-        SHA-256 of the certificate, 64 hexadecimal digits: what a deny-list holds.
+        SHA-256 of the certificate, 64 hexadecimal digits, as in a deny-list.
     serial
         Hexadecimal.
     not_before, not_after
-        When it is valid, UTC.
+        Validity, UTC.
     """
 
     identity: Identity | None
@@ -100,17 +100,17 @@ class CertificateInfo:
     not_after: datetime
 
     def days_left(self, now: datetime | None = None) -> float:
-        """Days until it expires; negative afterwards."""
+        """Days until the certificate expires; negative afterwards."""
         return (self.not_after - (now or datetime.now(timezone.utc))) / timedelta(days=1)
 
 
 def read_certificate(pem: bytes, where: str = "certificate") -> CertificateInfo:
-    """Read the first certificate of a PEM text; `where` names it in errors."""
+    """Read the first certificate in a PEM text. Errors call it `where`."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         identity = identity_of(certificate.extensions)
     except ValueError as error:
-        raise DataError(f"{where} is not a PEM certificate ({error}): give the file that `certs sign` wrote") from error
+        raise DataError(f"{where} is not a PEM certificate ({error}): use the file that `certs sign` wrote") from error
     return CertificateInfo(
         identity,
         certificate.fingerprint(hashes.SHA256()).hex(),
@@ -121,7 +121,7 @@ def read_certificate(pem: bytes, where: str = "certificate") -> CertificateInfo:
 
 
 def identity_of(extensions: x509.Extensions) -> Identity | None:
-    """The one gainroute identity among the alternative names; None where there is none, or more than one."""
+    """Return the one gainroute identity among the alternative names; None if there is none, or more than one."""
     try:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -138,7 +138,7 @@ def identity_of(extensions: x509.Extensions) -> Identity | None:
 
 
 def normal_fingerprint(text: str) -> str:
-    """A SHA-256 fingerprint as 64 lower-case digits, from any usual spelling (colons, capitals, a prefix)."""
+    """Convert a SHA-256 fingerprint in any usual spelling (colons, capitals, a prefix) to 64 lower-case digits."""
     digits = re.sub(r"^sha-?256[:=]?", "", text.strip().lower()).replace(":", "").replace(" ", "")
     if not re.fullmatch(r"[0-9a-f]{64}", digits):
         raise SettingError(
@@ -148,7 +148,7 @@ def normal_fingerprint(text: str) -> str:
 
 
 def key_matches(certificate: bytes, key: bytes) -> bool:
-    """Whether a private key belongs to a certificate (both PEM)."""
+    """Tell whether a private key belongs to a certificate, both PEM."""
     try:
         public = x509.load_pem_x509_certificate(certificate).public_key()
         private = serialization.load_pem_private_key(key, password=None)

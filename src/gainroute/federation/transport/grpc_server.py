@@ -14,7 +14,7 @@ from grpc import aio
 
 from gainroute.errors import SettingError
 from gainroute.federation.pki.access import Access, AccessDeniedError, Caller, peer_certificate
-from gainroute.federation.pki.credentials import ReloadingCertificate, server_credentials
+from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.federation.transport.proto import party_pb2_grpc
 
@@ -268,7 +268,7 @@ class GrpcServer:
             names = (SERVICE, "grpc.health.v1.Health", reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
         try:
-            port = int(self._server.add_secure_port(listen, server_credentials(self._certificate)))
+            port = int(self._server.add_secure_port(listen, self._certificate.server()))
         except RuntimeError as error:
             raise SettingError(f"listen is {listen!r}, which cannot be bound ({error}): is the port in use?") from error
         await self._server.start()
