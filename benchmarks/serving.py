@@ -25,7 +25,7 @@ from benchmarks.rows import Row, interleaved, row, timed
 from benchmarks.serving_models import CLASSES, DIMENSION, NAMES, PARTIES, SAMPLES, ResNetParty, Stub, save_router
 from benchmarks.serving_processes import ADMIN, Client, Pool, coordinator_config, party_config, relays
 from gainroute.routing.artifacts import load
-from gainroute.routing.communication import communication_cost
+from gainroute.routing.payload import communication_cost
 from gainroute.routing.router import Router
 from gainroute.routing.two_round import round_one
 

@@ -23,12 +23,10 @@ from gainroute.routing.calibrate import (
     fit_temperature,
     identity_calibration,
 )
-from gainroute.routing.communication import communication_cost
 from gainroute.routing.decide import calibration_threshold, certified_threshold
-from gainroute.routing.log_linear import LogLinearPool, fit_log_linear
 from gainroute.routing.partial import PartialDecision, PartialEscalation
-from gainroute.routing.party import AsyncParty, Party
-from gainroute.routing.pool import pool_mean
+from gainroute.routing.payload import communication_cost
+from gainroute.routing.pool import LogLinearPool, fit_log_linear, pool_mean
 from gainroute.routing.reliability import classwise_reliability, confusion_matrix
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
@@ -40,7 +38,14 @@ from gainroute.routing.routers import (
     RandomRouter,
 )
 from gainroute.routing.score import Explanation, expected_gain
-from gainroute.routing.two_round import Prediction, cascade, predict_two_round, predict_two_round_async
+from gainroute.routing.two_round import (
+    AsyncParty,
+    Party,
+    Prediction,
+    cascade,
+    predict_two_round,
+    predict_two_round_async,
+)
 from gainroute.routing.types import Answer, CalibrationSet, Decision, Provenance, RoundOne
 
 __all__ = [

@@ -7,7 +7,7 @@ import pytest
 from gainroute.experiments.config import Config, load_config
 from gainroute.experiments.records import Record, load_record
 from gainroute.experiments.runner import main, run, run_cell, summary
-from gainroute.routing.party import Party
+from gainroute.routing.two_round import Party
 from gainroute.training.trained_run import load_fusion, load_parties
 
 

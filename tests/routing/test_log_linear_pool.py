@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import gainroute as gr
-from gainroute.routing.blend import crossfit_blend
-from gainroute.routing.samples import Samples
+from gainroute.routing.answer import crossfit_blend
+from gainroute.routing.inputs import Samples
 from gainroute.routing.types import FloatArray, IntArray
 
 

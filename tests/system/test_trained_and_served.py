@@ -12,7 +12,7 @@ from by_hand import gainroute, infer, outputs, serve
 from up_helpers import Up
 
 import gainroute as gr
-from gainroute.routing.codec import round_trip
+from gainroute.routing.payload import round_trip
 from gainroute.training.trained_run import load_fusion, load_parties
 
 

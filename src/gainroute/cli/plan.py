@@ -134,7 +134,7 @@ def _predicts_gain(router: Router, own: Any, worth: Any) -> bool:
 def _cost(router: Router, dimensions: str | None, weak: float | None, strong: float | None) -> Cost:
     cost: Cost = {}
     if dimensions is not None:
-        from gainroute.routing.communication import communication_cost
+        from gainroute.routing.payload import communication_cost
 
         lengths = whole_numbers(dimensions, "--dimensions")
         if len(lengths) != router.n_parties_:

@@ -16,7 +16,8 @@ from gainroute._util.resampling import gain_curve, gains_at, interval, replicate
 from gainroute.errors import GainrouteWarning, SettingError, TooFewSamplesError
 from gainroute.evaluation.plan import outcome_values
 from gainroute.routing.calibrate import folds_of
-from gainroute.routing.inputs import as_labels, as_local_posteriors, as_utility, as_weights, check_fraction
+from gainroute.routing.inputs import as_local_posteriors, as_utility, as_weights, check_fraction
+from gainroute.routing.labels import as_labels
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
     CalibratedConfidenceRouter,

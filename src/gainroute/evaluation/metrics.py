@@ -8,7 +8,8 @@ import numpy as np
 
 from gainroute.errors import SettingError, ShapeError
 from gainroute.routing.decide import escalate
-from gainroute.routing.inputs import as_labels, as_posteriors, as_utility, check_fraction, class_count
+from gainroute.routing.inputs import as_posteriors, as_utility, check_fraction
+from gainroute.routing.labels import as_labels, class_count
 from gainroute.routing.types import ArrayLike, FloatArray, IntArray
 
 __all__ = [

@@ -11,7 +11,8 @@ import numpy as np
 from gainroute._util.resampling import escalated_share, gain_curve, gains_at, interval, replicates, resamples
 from gainroute.errors import GainrouteWarning, SettingError, ShapeError
 from gainroute.routing.decide import escalate
-from gainroute.routing.inputs import as_labels, as_utility, as_weights, check_fraction
+from gainroute.routing.inputs import as_utility, as_weights, check_fraction
+from gainroute.routing.labels import as_labels
 from gainroute.routing.types import ArrayLike, FloatArray, IntArray
 
 __all__ = ["BUDGETS", "Plan", "PlanPoint", "outcome_values", "plan_budgets"]

@@ -30,7 +30,7 @@ from gainroute.evaluation.metrics import tradeoff_curve
 from gainroute.experiments.records import Record, load_record
 from gainroute.routing import _newton
 from gainroute.routing.calibrate import folds_of, softmax, solve_dirichlet
-from gainroute.routing.log_linear import solve_log_linear
+from gainroute.routing.pool import solve_log_linear
 from gainroute.routing.reliability import estimate_confusion
 from gainroute.routing.types import FloatArray, IntArray
 

@@ -13,9 +13,8 @@ from scipy.special import expit, logit
 
 from gainroute.routing import _newton
 from gainroute.routing.calibrate import folds_of, softmax
-from gainroute.routing.log_linear import LogLinearPool, solve_log_linear
 from gainroute.routing.pipeline import Pool, Score
-from gainroute.routing.pool import mean_over_parties
+from gainroute.routing.pool import LogLinearPool, mean_over_parties, solve_log_linear
 from gainroute.routing.reliability import estimate_confusion
 from gainroute.routing.routers import ExpectedGainRouter, ExpectedGainScore
 from gainroute.routing.types import BoolArray, CalibrationSet, FloatArray, IntArray, RoundOne

@@ -25,10 +25,10 @@ from gainroute.io.preprocess import KINDS
 from gainroute.io.run_folder import SERVER, RunFolder
 from gainroute.io.views import read_labels
 from gainroute.routing.artifacts import load, save
-from gainroute.routing.codec import check_codec, encode, round_trip
 from gainroute.routing.decide import BUDGET_REMEDY
 from gainroute.routing.inputs import check_fraction
 from gainroute.routing.labels import Labels
+from gainroute.routing.payload import check_codec, communication_cost, round_trip
 from gainroute.routing.router import Router
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.training.outcome import Split
@@ -71,7 +71,7 @@ def served(run_dir: str | os.PathLike[str], split: Split, codec: str, device: st
     split
         Which samples, with their labels; its subsets and learning to defer are kept.
     codec
-        One of `gainroute.routing.codec.CODECS`.
+        One of `gainroute.routing.payload.CODECS`.
     device
         Where the models run.
     """
@@ -210,7 +210,7 @@ def train_own(
     study = study_of([answered])
     results = summarise(study, sorted({*RATES, budget}))
     classes, dimensions = results["class_count"], results["embedding_dimensions"]
-    results["bytes"] = [_bytes(classes, dimensions, codec, at) for at in results["rates"]]
+    results["bytes"] = [communication_cost(classes, dimensions, at, codec=codec) for at in results["rates"]]
     run = _run_of(router, answered.test)
     rate, accuracy = run.deploy(router.threshold_)
     results["headline"] = headline_of(results, budget, (rate, accuracy))
@@ -262,7 +262,7 @@ def evaluate_own(
                 "accuracy": float(at.accuracy[0, i]),
                 "precision": float(at.precision[0, i]),
                 "neutral": float(at.neutral[0, i]),
-                "bytes": _bytes(classes, dimensions, codec, rate),
+                "bytes": communication_cost(classes, dimensions, rate, codec=codec),
                 "rate_given": given,
                 "accuracy_given": accuracy,
             }
@@ -280,7 +280,7 @@ def evaluate_own(
             "threshold": router.threshold_,
             "rate": rate,
             "accuracy": accuracy,
-            "bytes": _bytes(classes, dimensions, codec, rate),
+            "bytes": communication_cost(classes, dimensions, rate, codec=codec),
         },
         "budgets": budgets,
     }
@@ -319,12 +319,6 @@ def _run_of(router: Router, split: Split) -> Routed:
         answers = router.strong_answers(decision, split.strong_posterior)
         strong = {0: names.encode(answers, "strong_prediction")}
     return routed(RouterScores({0: decision.score}, {0: weak}, {}, strong), split, 0)
-
-
-def _bytes(classes: int, dimensions: Sequence[int], codec: str, rate: float) -> float:
-    """Payload bytes a sample, all parties together: posteriors in float32, embeddings in the codec."""
-    sizes = [len(encode(np.zeros((1, d), np.float32), codec)) for d in dimensions]
-    return float(sum(4 * classes + rate * size for size in sizes))
 
 
 def _dimensions(root: Path, names: Sequence[str]) -> list[int]:

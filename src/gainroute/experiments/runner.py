@@ -24,7 +24,7 @@ from gainroute._util.progress import LineProgress, NoProgress, Progress
 from gainroute.errors import DataError, SettingError
 from gainroute.experiments.config import Config, load_config
 from gainroute.experiments.records import Record, load_record, quantisation_shift, save_record
-from gainroute.routing.codec import round_trip
+from gainroute.routing.payload import round_trip
 from gainroute.training.data.noise import add_noise, noisy_classes
 from gainroute.training.data.registry import load_dataset
 from gainroute.training.outcome import Split, overlay

@@ -39,7 +39,7 @@ from gainroute.experiments.results import (
     resampled_accuracy,
     routed,
 )
-from gainroute.routing.communication import communication_cost
+from gainroute.routing.payload import communication_cost
 from gainroute.routing.router import Router
 from gainroute.routing.types import FloatArray
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from gainroute._util.hashing import hash_contents, hash_named_files
 from gainroute.errors import DataError, NotAnArtifactError
-from gainroute.routing.codec import check_codec
+from gainroute.routing.payload import check_codec
 from gainroute.routing.types import Provenance
 
 __all__ = ["SERVER", "PartyFolder", "RunFolder", "ServerFolder", "hash_version_folder", "read_json"]

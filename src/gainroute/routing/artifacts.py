@@ -19,8 +19,8 @@ from gainroute._util.files import write_bytes
 from gainroute.errors import ArtifactError, ArtifactVersionError, NotAnArtifactError
 from gainroute.routing.calibrate import DirichletCalibrator, IdentityCalibrator, TemperatureCalibrator
 from gainroute.routing.learned_gain import LearnedGainScore
-from gainroute.routing.log_linear import LogLinearPool
 from gainroute.routing.pipeline import Road
+from gainroute.routing.pool import LogLinearPool
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
     CalibratedConfidenceRouter,

@@ -16,7 +16,8 @@ import numpy as np
 from gainroute._util.blas import one_thread
 from gainroute.errors import GainrouteWarning, SettingError
 from gainroute.routing import _newton
-from gainroute.routing.inputs import as_labels, as_posteriors, as_weights, check_positive
+from gainroute.routing.inputs import as_posteriors, as_weights, check_positive
+from gainroute.routing.labels import as_labels
 from gainroute.routing.types import ArrayLike, FloatArray, IntArray
 
 __all__ = [

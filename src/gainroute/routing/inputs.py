@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from gainroute.errors import LabelError, PosteriorError, SettingError, ShapeError
+from gainroute.errors import GainrouteWarning, InputError, PosteriorError, SettingError, ShapeError
+from gainroute.routing.labels import Labels
 from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, IntArray, LabelArray
 
 __all__ = [
     "SUM_TOLERANCE",
-    "as_labels",
+    "Samples",
     "as_local_posteriors",
     "as_posteriors",
     "as_present",
+    "as_samples",
     "as_utility",
     "as_weights",
     "check_fraction",
     "check_positive",
     "check_posteriors",
-    "class_count",
     "one_of",
 ]
 
@@ -120,82 +123,6 @@ def as_present(present: ArrayLike | None, shape: tuple[int, int]) -> BoolArray |
     return None if mask.all() else mask
 
 
-def class_count(classes: int | Sequence[Any] | LabelArray | None, *labels: LabelArray) -> int:
-    """Count the classes that `classes` names, or, without it, those up to the largest label."""
-    if classes is None:
-        return max(2, 1 + max(int(np.max(a, initial=-1)) for a in labels))
-    if isinstance(classes, (int, np.integer)):
-        return int(classes)
-    return len(classes)
-
-
-def as_labels(
-    values: ArrayLike,
-    *,
-    classes: Sequence[Any] | LabelArray | int | None,
-    length: int | None = None,
-    name: str = "labels",
-    missing: bool = False,
-) -> IntArray:
-    """Encode labels as column numbers, (N,).
-
-    Parameters
-    ----------
-    values
-        Labels; integers 0 … K−1 unless `classes` lists the labels in column order.
-    classes
-        The number of classes, or the labels in column order, or None to check nothing but the type.
-    length
-        How many there must be.
-    missing
-        Whether −1, None and NaN may stand for "no answer"; they become −1.
-    """
-    array = np.asarray(values)
-    if array.ndim != 1:
-        raise ShapeError(f"{name} has shape {array.shape}; one label a sample, (N,), is needed")
-    if length is not None and len(array) != length:
-        raise ShapeError(f"{name} has {len(array)} entries for {length} samples; one each is needed")
-    if classes is None or isinstance(classes, (int, np.integer)):
-        return _as_columns(array, classes, name, missing)
-    column = {label: i for i, label in enumerate(np.asarray(classes).tolist())}
-    given = array.tolist()
-    encoded = np.array([column.get(value, -1) for value in given], dtype=np.int64)
-    for i in np.flatnonzero(encoded < 0).tolist():
-        value = given[i]
-        absent = value is None or value != value or value == -1  # noqa: PLR0124 (NaN is the one unequal to itself)
-        if not (missing and absent):
-            raise LabelError(f"{name}[{i}] is {value!r}; classes= allows {_preview(list(column))}")
-    return encoded
-
-
-def _as_columns(array: LabelArray, classes: int | None, name: str, missing: bool) -> IntArray:
-    if array.dtype == object and missing:
-        array = np.array([-1 if v is None else v for v in array.tolist()])
-    if array.dtype.kind == "f":
-        blank = np.isnan(array) & missing
-        whole = np.where(blank, -1, array)
-        if not np.all(whole == np.floor(whole)):
-            wrong = array[whole != np.floor(whole)][0]
-            raise LabelError(f"{name} holds {wrong!r}; integers 0 … K−1 are needed, or labels listed in classes=")
-        array = whole
-    elif array.dtype.kind not in "iub":
-        raise LabelError(
-            f"{name} has dtype {array.dtype} (first: {array[0]!r}); integers 0 … K−1 are needed, or pass classes= with "
-            "the labels in column order"
-        )
-    encoded = array.astype(np.int64)
-    low = -1 if missing else 0
-    outside = encoded < low
-    if classes is not None:
-        outside |= encoded >= classes
-    if outside.any():
-        i = int(np.flatnonzero(outside)[0])
-        top = "" if classes is None else f" … {classes - 1}"
-        also = " (or −1: no answer)" if missing else ""
-        raise LabelError(f"{name}[{i}] is {encoded[i]}; allowed are 0{top}{also}, or labels listed in classes=")
-    return encoded
-
-
 def as_weights(values: ArrayLike | None, length: int) -> FloatArray:
     """Check sample weights, (N,); ones without them."""
     if values is None:
@@ -243,6 +170,87 @@ def one_of(value: Choice, name: str, allowed: Sequence[str]) -> Choice:
     return value
 
 
-def _preview(items: list[Any], most: int = 8) -> str:
-    shown = ", ".join(repr(i) for i in items[:most])
-    return shown + (f", … ({len(items)} in all)" if len(items) > most else "")
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Checked calibration samples; `weak_prediction` None means the argmax, `strong_posterior` may be unknown."""
+
+    local: FloatArray
+    labels: IntArray
+    strong_prediction: IntArray
+    weak_prediction: IntArray | None
+    weight: FloatArray
+    strong_posterior: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: IntArray | BoolArray) -> Samples:
+        """Return the samples of these rows."""
+        weak, posterior = self.weak_prediction, self.strong_posterior
+        return Samples(
+            self.local[:, rows],
+            self.labels[rows],
+            self.strong_prediction[rows],
+            None if weak is None else weak[rows],
+            self.weight[rows],
+            None if posterior is None else posterior[rows],
+        )
+
+
+def as_samples(
+    local_posteriors: Any,
+    labels: ArrayLike,
+    strong_prediction: ArrayLike | None,
+    strong_posterior: ArrayLike | None,
+    *,
+    weak_prediction: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+    present: ArrayLike | None,
+    classes: LabelArray | None,
+    extra_columns: int,
+) -> tuple[Samples, int]:
+    """Check what `Router.fit` was given; return the complete samples, and K."""
+    local = as_local_posteriors(local_posteriors)
+    m, n, k = local.shape[0], local.shape[1], local.shape[2] - extra_columns
+    names = Labels(k, classes)
+    truth = names.encode(labels, "labels", n)
+    posterior = _posterior(strong_posterior, n, k)
+    strong = _strong(names, n, strong_prediction, posterior)
+    weak = None if weak_prediction is None else names.encode(weak_prediction, "weak_prediction", n)
+    mask = as_present(present, (m, n))
+    check_posteriors(local, mask)
+    samples = Samples(local, truth, strong, weak, as_weights(sample_weight, n), posterior)
+    return (samples if mask is None else _complete(samples, mask)), k
+
+
+def _posterior(posterior: ArrayLike | None, n: int, classes: int) -> FloatArray | None:
+    if posterior is None:
+        return None
+    q = as_posteriors(posterior, classes=classes, name="strong_posterior")
+    if len(q) != n:
+        raise ShapeError(f"strong_posterior has {len(q)} rows for {n} samples; one each is needed")
+    return q
+
+
+def _strong(names: Labels, n: int, prediction: ArrayLike | None, posterior: FloatArray | None) -> IntArray:
+    if prediction is not None:
+        return names.encode(prediction, "strong_prediction", n, missing=True)
+    if posterior is None:
+        raise InputError(
+            "neither strong_prediction nor strong_posterior was given; fit needs the strong route's answers"
+        )
+    found: IntArray = posterior.argmax(axis=1)
+    return found
+
+
+def _complete(samples: Samples, present: BoolArray) -> Samples:
+    """Leave out the samples that lack a party, and say how many."""
+    whole = np.logical_and.reduce(present, axis=0)
+    if not whole.any():
+        raise ShapeError(f"every one of the {len(whole)} samples lacks a party; a fit needs complete samples")
+    warnings.warn(
+        f"{int((~whole).sum())} of {len(whole)} samples lack a party and are left out of the fit",
+        GainrouteWarning,
+        stacklevel=4,
+    )
+    return samples.take(whole)

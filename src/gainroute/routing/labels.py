@@ -1,4 +1,4 @@
-"""The user's labels and the column numbers they stand for."""
+"""Labels as users write them, and the column numbers they stand for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from gainroute.errors import LabelError, ShapeError
-from gainroute.routing.inputs import as_labels
 from gainroute.routing.types import ArrayLike, IntArray, LabelArray
 
-__all__ = ["Labels", "as_classes"]
+__all__ = ["Labels", "as_classes", "as_labels", "class_count"]
 
 
 def as_classes(classes: Sequence[Any] | LabelArray | None) -> LabelArray | None:
@@ -59,3 +58,84 @@ class Labels:
             return np.array([None if c < 0 else self.names[c] for c in columns.tolist()], dtype=object)
         labels: LabelArray = self.names[columns]
         return labels
+
+
+def class_count(classes: int | Sequence[Any] | LabelArray | None, *labels: LabelArray) -> int:
+    """Count the classes that `classes` names, or, without it, those up to the largest label."""
+    if classes is None:
+        return max(2, 1 + max(int(np.max(a, initial=-1)) for a in labels))
+    if isinstance(classes, (int, np.integer)):
+        return int(classes)
+    return len(classes)
+
+
+def as_labels(
+    values: ArrayLike,
+    *,
+    classes: Sequence[Any] | LabelArray | int | None,
+    length: int | None = None,
+    name: str = "labels",
+    missing: bool = False,
+) -> IntArray:
+    """Encode labels as column numbers, (N,).
+
+    Parameters
+    ----------
+    values
+        Labels; integers 0 … K−1 unless `classes` lists the labels in column order.
+    classes
+        The number of classes, or the labels in column order, or None to check nothing but the type.
+    length
+        How many there must be.
+    missing
+        Whether −1, None and NaN may stand for "no answer"; they become −1.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ShapeError(f"{name} has shape {array.shape}; one label a sample, (N,), is needed")
+    if length is not None and len(array) != length:
+        raise ShapeError(f"{name} has {len(array)} entries for {length} samples; one each is needed")
+    if classes is None or isinstance(classes, (int, np.integer)):
+        return _as_columns(array, classes, name, missing)
+    column = {label: i for i, label in enumerate(np.asarray(classes).tolist())}
+    given = array.tolist()
+    encoded = np.array([column.get(value, -1) for value in given], dtype=np.int64)
+    for i in np.flatnonzero(encoded < 0).tolist():
+        value = given[i]
+        absent = value is None or value != value or value == -1  # noqa: PLR0124 (NaN is the one unequal to itself)
+        if not (missing and absent):
+            raise LabelError(f"{name}[{i}] is {value!r}; classes= allows {_preview(list(column))}")
+    return encoded
+
+
+def _as_columns(array: LabelArray, classes: int | None, name: str, missing: bool) -> IntArray:
+    if array.dtype == object and missing:
+        array = np.array([-1 if v is None else v for v in array.tolist()])
+    if array.dtype.kind == "f":
+        blank = np.isnan(array) & missing
+        whole = np.where(blank, -1, array)
+        if not np.all(whole == np.floor(whole)):
+            wrong = array[whole != np.floor(whole)][0]
+            raise LabelError(f"{name} holds {wrong!r}; integers 0 … K−1 are needed, or labels listed in classes=")
+        array = whole
+    elif array.dtype.kind not in "iub":
+        raise LabelError(
+            f"{name} has dtype {array.dtype} (first: {array[0]!r}); integers 0 … K−1 are needed, or pass classes= with "
+            "the labels in column order"
+        )
+    encoded = array.astype(np.int64)
+    low = -1 if missing else 0
+    outside = encoded < low
+    if classes is not None:
+        outside |= encoded >= classes
+    if outside.any():
+        i = int(np.flatnonzero(outside)[0])
+        top = "" if classes is None else f" … {classes - 1}"
+        also = " (or −1: no answer)" if missing else ""
+        raise LabelError(f"{name}[{i}] is {encoded[i]}; allowed are 0{top}{also}, or labels listed in classes=")
+    return encoded
+
+
+def _preview(items: list[Any], most: int = 8) -> str:
+    shown = ", ".join(repr(i) for i in items[:most])
+    return shown + (f", … ({len(items)} in all)" if len(items) > most else "")

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gainroute.errors import NotFittedError, SettingError, ShapeError
-from gainroute.routing.inputs import as_local_posteriors
+from gainroute.routing.inputs import as_local_posteriors, as_samples
 from gainroute.routing.labels import Labels
 from gainroute.routing.pipeline import cross_fit
 from gainroute.routing.reliability import estimate_confusion
 from gainroute.routing.routers import ExpectedGainRouter
-from gainroute.routing.samples import as_samples
 from gainroute.routing.score import gain_score
 from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, IntArray, LabelArray
 

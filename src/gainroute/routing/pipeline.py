@@ -11,8 +11,8 @@ import numpy as np
 
 from gainroute.errors import ShapeError, TooFewSamplesError
 from gainroute.routing.calibrate import Calibrator, folds_of
-from gainroute.routing.log_linear import LogLinearPool
-from gainroute.routing.samples import Samples
+from gainroute.routing.inputs import Samples
+from gainroute.routing.pool import LogLinearPool
 from gainroute.routing.types import BoolArray, CalibrationSet, FloatArray, IntArray, RoundOne
 
 __all__ = ["Method", "Pool", "Road", "Score", "collect", "cross_fit", "fit_road", "out_of_fold", "scores_of", "walk"]

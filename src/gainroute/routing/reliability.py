@@ -9,7 +9,8 @@ import numpy as np
 from scipy.special import betaln
 
 from gainroute.errors import SettingError
-from gainroute.routing.inputs import as_labels, as_weights, class_count
+from gainroute.routing.inputs import as_weights
+from gainroute.routing.labels import as_labels, class_count
 from gainroute.routing.types import ArrayLike, FloatArray, IntArray, LabelArray
 
 __all__ = ["SHRINKAGE", "classwise_reliability", "confusion_matrix", "estimate_confusion", "posterior_given"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from gainroute._util.parameters import Settings
 from gainroute.errors import InputError, NotFittedError, SettingError, ShapeError, TooFewSamplesError
-from gainroute.routing.blend import answer_by, blended, crossfit_blend
+from gainroute.routing.answer import answer_by, blended, crossfit_blend
 from gainroute.routing.calibrate import Calibrator, identity_calibration, unseen_classes, warn_unseen
 from gainroute.routing.decide import (
     BUDGET_REMEDY,
@@ -28,12 +28,19 @@ from gainroute.routing.decide import (
     rate_above,
     rate_interval,
 )
-from gainroute.routing.inputs import as_local_posteriors, as_posteriors, as_present, check_fraction, check_posteriors
+from gainroute.routing.inputs import (
+    Samples,
+    as_local_posteriors,
+    as_posteriors,
+    as_present,
+    as_samples,
+    check_fraction,
+    check_posteriors,
+)
 from gainroute.routing.labels import Labels, as_classes
 from gainroute.routing.pipeline import Pool, Road, Score, collect, fit_road, out_of_fold, scores_of, walk
 from gainroute.routing.pool import mean_over_parties
 from gainroute.routing.reliability import estimate_confusion, posterior_given
-from gainroute.routing.samples import Samples, as_samples
 from gainroute.routing.types import (
     Answer,
     ArrayLike,

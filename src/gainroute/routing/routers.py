@@ -21,9 +21,8 @@ from gainroute.routing.decide import ThresholdRule
 from gainroute.routing.inputs import as_utility, one_of
 from gainroute.routing.labels import Labels
 from gainroute.routing.learned_gain import fit_learned_gain
-from gainroute.routing.log_linear import solve_log_linear
 from gainroute.routing.pipeline import Pool, Score
-from gainroute.routing.pool import mean_over_parties
+from gainroute.routing.pool import mean_over_parties, solve_log_linear
 from gainroute.routing.reliability import SHRINKAGE, Shrinkage, estimate_confusion
 from gainroute.routing.router import Router
 from gainroute.routing.score import Explanation, contributions, gain_score, strong_value

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gainroute.errors import ShapeError
-from gainroute.routing.inputs import as_labels, as_posteriors, as_utility
+from gainroute.routing.inputs import as_posteriors, as_utility
+from gainroute.routing.labels import as_labels
 from gainroute.routing.types import ArrayLike, FloatArray, IntArray, LabelArray
 
 __all__ = ["Explanation", "contributions", "expected_gain", "gain_score", "strong_value"]

@@ -14,18 +14,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from gainroute.errors import PosteriorError, ShapeError
-from gainroute.routing.party import AsyncParty, Party
+from gainroute.routing.payload import row_bytes
 from gainroute.routing.router import Router
 from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray, IntArray, LabelArray
 
 __all__ = [
+    "AsyncParty",
     "Fuse",
+    "Party",
     "Prediction",
     "cascade",
     "predict_two_round",
@@ -35,6 +37,35 @@ __all__ = [
 ]
 
 Fuse = Callable[[list[npt.NDArray[Any]]], ArrayLike]
+
+
+@runtime_checkable
+class Party(Protocol):
+    """One holder of a view, in process.
+
+    A sample the party does not have is a row of NaN: the others are still answered.
+    """
+
+    def posteriors(self, ids: Sequence[Any], /) -> npt.ArrayLike:
+        """Round 1: the local posterior of each sample, (N, K)."""
+        ...
+
+    def embeddings(self, ids: Sequence[Any], /) -> npt.ArrayLike:
+        """Round 2: the embedding of each sample, (N, d); called for escalated samples only."""
+        ...
+
+
+@runtime_checkable
+class AsyncParty(Protocol):
+    """One holder of a view, behind something that has to be waited for."""
+
+    async def posteriors(self, ids: Sequence[Any], /) -> npt.ArrayLike:
+        """Round 1: the local posterior of each sample, (N, K)."""
+        ...
+
+    async def embeddings(self, ids: Sequence[Any], /) -> npt.ArrayLike:
+        """Round 2: the embedding of each sample, (N, d); called for escalated samples only."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +243,6 @@ def _prediction(
     embeddings: Sequence[npt.NDArray[Any]],
 ) -> Prediction:
     present = np.stack([~np.isnan(p).all(axis=-1) for p in sent])
-    size = present.T @ np.array([p.shape[-1] * p.itemsize for p in sent], dtype=np.int64)
-    size[decision.escalate] += sum(e.shape[1] * e.itemsize for e in embeddings)
+    size = present.T @ np.array([row_bytes(p.shape[-1], p.dtype) for p in sent], dtype=np.int64)
+    size[decision.escalate] += sum(row_bytes(e.shape[1], e.dtype) for e in embeddings)
     return Prediction(answer.prediction, answer.probabilities, answer.escalated, decision.score, size)

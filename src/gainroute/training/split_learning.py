@@ -21,7 +21,7 @@ __all__ = ["FusionServer", "InProcessParty", "TrainingParty", "train_split"]
 
 
 class TrainingParty(Protocol):
-    """What a party does in split training; apart from `gainroute.routing.party.Party`, which only serves."""
+    """What a party does in split training; apart from `gainroute.routing.two_round.Party`, which only serves."""
 
     def begin_epoch(self, seed: int, epoch: int) -> None:
         """Make the view of this epoch ready."""

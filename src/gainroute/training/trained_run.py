@@ -74,7 +74,7 @@ def _write_json(path: Path, body: dict[str, Any]) -> None:
 
 
 class TrainedParty:
-    """Serves posteriors and embeddings from a party's folder; a `gainroute.routing.party.Party`.
+    """Serves posteriors and embeddings from a party's folder; a `gainroute.routing.two_round.Party`.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from synthetic import world
 import gainroute as gr
 from gainroute.federation.transport.adapter import ConnectedParty
 from gainroute.federation.transport.base import PartyRefusedError, PartyUnavailableError
-from gainroute.routing.codec import encode, round_trip
+from gainroute.routing.payload import encode, round_trip
 
 TRANSPORTS = ["in-process", "grpc"]
 

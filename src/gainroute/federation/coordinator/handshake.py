@@ -10,9 +10,8 @@ from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.deployment import Version
 from gainroute.federation.coordinator.errors import HandshakeError
 from gainroute.federation.transport.base import PartyDescription
-from gainroute.routing.codec import CODECS
 
-__all__ = ["check_fusion", "class_names", "differences", "dimension", "embedding_bytes"]
+__all__ = ["check_fusion", "class_names", "differences", "dimension"]
 
 
 def class_names(version: Version, descriptions: Mapping[str, PartyDescription]) -> tuple[str, ...]:
@@ -87,19 +86,6 @@ def check_fusion(version: Version, lengths: Sequence[int]) -> None:
             f"the fusion {version.fusion.source} answers two samples with shape {given.shape}; (2, {k}) posteriors or "
             "(2,) predictions are needed"
         )
-
-
-def embedding_bytes(codec: str, lengths: Sequence[int]) -> int:
-    """Payload of one sample in Round 2, all parties together.
-
-    Examples
-    --------
-    >>> embedding_bytes("int8", [512, 512])
-    1032
-    """
-    if codec not in CODECS:
-        return 0
-    return sum({"float32": 4 * n, "float16": 2 * n, "int8": 4 + n}[codec] for n in lengths)
 
 
 def _some(names: Sequence[str]) -> str:

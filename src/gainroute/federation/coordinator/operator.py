@@ -17,9 +17,9 @@ from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import OperatingPoint, Version, load_version
 from gainroute.federation.coordinator.errors import ConflictError, HandshakeError, PartyMissingError
 from gainroute.federation.coordinator.fusion import Fusion
-from gainroute.federation.coordinator.handshake import embedding_bytes
 from gainroute.federation.coordinator.parties import Parties
 from gainroute.federation.coordinator.settings import CoordinatorSettings, FusionSettings
+from gainroute.routing.payload import CODECS, embedding_bytes
 
 __all__ = ["Operator", "number", "point_json"]
 
@@ -212,7 +212,8 @@ class Operator:
         lengths = self._parties.lengths(version)
         if lengths is None:
             return None
-        return embedding_bytes(version.codec, lengths) if version.fusion.wants_embeddings else 0
+        sends = version.fusion.wants_embeddings and version.codec in CODECS
+        return embedding_bytes(lengths, version.codec) if sends else 0
 
     def _controlled(self, version: Version, old: Version | None = None) -> Version:
         """The same version with a controller that begins anew, if one is configured and there is a budget to keep.

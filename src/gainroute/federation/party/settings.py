@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gainroute._util.settings import parse_settings, read_text
 from gainroute.errors import SettingError
-from gainroute.routing.codec import CODECS
+from gainroute.routing.payload import CODECS
 
 __all__ = [
     "PREFIX",

@@ -21,7 +21,7 @@ from gainroute.federation.transport.base import ModelDescription
 from gainroute.federation.transport.in_process import TextIds
 from gainroute.io.party_answers import read_columns
 from gainroute.io.run_folder import PartyFolder, RunFolder, hash_version_folder
-from gainroute.routing.party import Party
+from gainroute.routing.two_round import Party
 
 __all__ = ["Source", "Version", "open_source", "source_of", "version_of"]
 
@@ -108,7 +108,7 @@ def version_of(party: Party, model: str, classes: Sequence[str], dimension: int)
     Parameters
     ----------
     party
-        Any `gainroute.routing.party.Party`. Its attribute `immediate`, where true, says that answers need no thread.
+        Any `gainroute.Party`. If its attribute `immediate` is true, answers need no thread.
     model
         Its hash.
     classes

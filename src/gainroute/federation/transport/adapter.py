@@ -15,7 +15,7 @@ __all__ = ["ConnectedParty"]
 
 
 class ConnectedParty:
-    """A `gainroute.routing.party.AsyncParty` behind a connection, with model version and codec fixed.
+    """A `gainroute.routing.two_round.AsyncParty` behind a connection, with model version and codec fixed.
 
     Parameters
     ----------

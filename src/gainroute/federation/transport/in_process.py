@@ -19,8 +19,8 @@ from gainroute.federation.transport.checks import (
     split_missing,
 )
 from gainroute.io.ids import id_texts
-from gainroute.routing.codec import encode, round_trip
-from gainroute.routing.party import Party
+from gainroute.routing.payload import encode, round_trip
+from gainroute.routing.two_round import Party
 
 __all__ = ["InProcessConnection", "TextIds", "is_passing"]
 
@@ -33,7 +33,7 @@ class TextIds:
     Parameters
     ----------
     party
-        Any `gainroute.routing.party.Party`.
+        Any `gainroute.routing.two_round.Party`.
     """
 
     def __init__(self, party: Party) -> None:
@@ -81,7 +81,7 @@ class InProcessConnection:
     name
         Of the party.
     party
-        Any `gainroute.routing.party.Party`, or one for each model hash.
+        Any `gainroute.routing.two_round.Party`, or one for each model hash.
     description
         What it says of itself.
     """

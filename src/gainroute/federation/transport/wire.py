@@ -11,7 +11,7 @@ from gainroute.errors import GainrouteError, InputError
 from gainroute.federation.transport.base import ModelDescription, PartyDescription, PartyRefusedError
 from gainroute.federation.transport.checks import NOTHING, check_values, scatter
 from gainroute.federation.transport.proto import party_pb2 as pb
-from gainroute.routing.codec import decode, encode
+from gainroute.routing.payload import decode, encode
 
 __all__ = ["POSTERIOR_ENCODING", "chunks", "read_answer", "read_description", "write_answer"]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gainroute.errors import SettingError, ShapeError
-from gainroute.routing.codec import CODECS, decode, encode, round_trip
+from gainroute.routing.payload import CODECS, communication_cost, decode, embedding_bytes, encode, round_trip
 
 TOLERANCE = {"float32": 0, "float16": 2**-11, "int8": 0.5 / 127}
 
@@ -44,3 +44,10 @@ def test_bad_bytes_and_unknown_codecs():
 
 def test_values_beyond_half_precision_are_clipped_not_infinite():
     assert np.isfinite(round_trip(np.array([[1e6, -1e6]], np.float32), "float16")).all()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_cost_of_a_sample_counts_the_bytes_that_are_sent(codec):
+    sent = sum(len(encode(np.zeros((1, d), np.float32), codec)) for d in (10, 3))
+    assert embedding_bytes([10, 3], codec) == sent
+    assert communication_cost(4, [10, 3], 0.5, codec=codec) == 2 * 4 * 4 + 0.5 * sent

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from gainroute.routing.calibrate import folds_of
-from gainroute.routing.log_linear import LogLinearPool, solve_log_linear
-from gainroute.routing.samples import Samples
+from gainroute.routing.inputs import Samples
+from gainroute.routing.pool import LogLinearPool, solve_log_linear
 from gainroute.routing.types import FloatArray, IntArray
 
 __all__ = ["answer_by", "blended", "crossfit_blend", "fit_blend"]
