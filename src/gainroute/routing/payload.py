@@ -72,7 +72,7 @@ def communication_cost(
     posterior_dtype, embedding_dtype
         Number formats on the wire, as numpy names them.
     codec
-        How gainroute's own transports encode embeddings, in place of `embedding_dtype`: "float32", "float16", or "int8",
+        How the transports encode embeddings, in place of `embedding_dtype`: "float32", "float16", or "int8",
         which adds a float32 scale per embedding.
 
     Examples
