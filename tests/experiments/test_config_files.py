@@ -37,10 +37,10 @@ def test_the_regimes_are_the_papers() -> None:
         (SMALL + "momentum = 0.9", "unknown key 'momentum'; the keys here are epochs, batch, rate"),
         (SMALL.replace("[masked]", "[mask]"), "unknown key 'mask'; the keys here are name"),
         (SMALL.replace('source = "digits"', ""), "key 'source' is missing"),
-        (SMALL.replace("[local]\nepochs = 1", '[local]\nepochs = "many"'), "epochs is 'many': .* type int"),
+        (SMALL.replace("[local]\nepochs = 1", '[local]\nepochs = "many"'), "epochs is 'many'; .* type int"),
         (SMALL.replace("[local]\nepochs = 1", "[local]\nepochs = true"), "epochs is True"),
         (SMALL.replace("[local]\nepochs = 1", "[local]\nepochs = 0"), "at least 1 epoch"),
-        (SMALL.replace("[local]\n", "[local]\nwidths = 8\n"), "widths is 8: it has to be a list"),
+        (SMALL.replace("[local]\n", "[local]\nwidths = 8\n"), "widths is 8; it has to be a list"),
         ("name = ", "not valid TOML"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from gainroute.federation.coordinator.settings import (
     CoordinatorSettings,
     FusionSettings,
     LogSettings,
-    PartySettings,
+    PartyEndpoint,
     RoundSettings,
     RouterSettings,
     TokenSettings,
@@ -176,7 +177,7 @@ def federation(folder: Path, budget: float = 0.3) -> Federation:
     settings = CoordinatorSettings(
         router=RouterSettings(artifact=artifacts["one"]),
         fusion=FusionSettings(factory="made:one"),
-        party=tuple(PartySettings(name=name, address=f"{name}:1") for name in NAMES),
+        party=tuple(PartyEndpoint(name=name, address=f"{name}:1") for name in NAMES),
         rounds=RoundSettings(one_seconds=0.5, two_seconds=0.5, health_seconds=0.05),
         log=LogSettings(path=folder / "log" / "decisions.sqlite"),
         tokens=TokenSettings(admin={"ops": hash_token(ADMIN)}),
@@ -226,13 +227,7 @@ async def running(fed: Federation):
         await coordinator.stop()
 
 
-async def eventually(check, seconds: float = 5.0):
-    """Wait until something holds."""
-    for _ in range(int(seconds / 0.02)):
-        found = check()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return found
-        await asyncio.sleep(0.02)
-    raise AssertionError("it never came to hold")
+def child_environment() -> dict[str, str]:
+    """The environment of a process that imports this module and the same package as this one."""
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}

@@ -8,7 +8,8 @@ import threading
 import httpx
 import numpy as np
 import uvicorn
-from coordinator.fake_federation import ADMIN, IDS
+from fake_federation import ADMIN, IDS
+from waiting import until
 
 from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.coordinator import Coordinator
@@ -29,8 +30,7 @@ class Served:
         config = uvicorn.Config(create_app(coordinator), host="127.0.0.1", port=0, log_config=None, lifespan="on")
         self.server = uvicorn.Server(config)
         serving = asyncio.create_task(self.server.serve())
-        while not self.server.started and not serving.done():
-            await asyncio.sleep(0.02)
+        await until(lambda: self.server.started or serving.done(), 60)
         if self.server.started:
             self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
             self._ready.set()

@@ -1,13 +1,22 @@
-"""Frozen settings from TOML and environment variables; every key is known, or it is an error."""
+"""The one reader of settings: TOML and environment variables into frozen dataclasses.
+
+- A dataclass is a table, its fields are the keys. Unknown and missing keys are errors that list the known ones.
+- Fields are ``str``, ``int``, ``float``, ``bool``, ``Path``, ``Literal``, ``tuple[X, ...]`` (a list, or tables
+  ``[[name]]``), ``Mapping[str, str]``, another dataclass, or one of these ``| None``.
+- ``~`` in a path is expanded; relative paths, defaults included, are taken from the folder of the file.
+- ``<PREFIX><TABLE>_<KEY>`` in the environment replaces the value in the file. Booleans are written true, false, 1 or
+  0, lists with commas. A ``Mapping`` gains the entry "environment". Lists of tables are set in the file only.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import sys
+import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gainroute.errors import SettingError
 
@@ -16,78 +25,120 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["parse_settings", "read_text"]
+__all__ = ["load_settings", "parse_settings"]
 
 T = TypeVar("T")
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def read_text(path: str | os.PathLike[str], example: str) -> str:
-    """The text of a settings file; `example` is where an error points to."""
+def load_settings(
+    kind: type[T],
+    path: str | os.PathLike[str],
+    *,
+    prefix: str = "",
+    environment: Mapping[str, str] | None = None,
+    example: str = "",
+) -> T:
+    """Read settings from a TOML file; an error about the file itself refers to `example`.
+
+    The other parameters are those of `parse_settings`.
+    """
+    file = Path(path)
+    remedy = f"; name a TOML file, see {example}" if example else "; name a TOML file"
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} cannot be read as text ({error}): see {example}") from error
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{file} is not UTF-8 text ({error}): save it as UTF-8") from None
+    except OSError as error:
+        raise SettingError(f"{file} cannot be read ({error.strerror}){remedy}") from None
+    return parse_settings(kind, text, str(file), file.resolve().parent, prefix=prefix, environment=environment)
 
 
 def parse_settings(
-    kind: type[T], text: str, where: str, folder: Path, prefix: str, environment: Mapping[str, str] | None = None
+    kind: type[T],
+    text: str,
+    where: str = "settings",
+    folder: Path | None = None,
+    *,
+    prefix: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> T:
-    """Build a dataclass from TOML, with environment variables over it.
+    """Read settings from the text of a TOML file.
 
     Parameters
     ----------
     kind
-        A dataclass; its fields are the keys, its dataclass fields the tables.
+        The dataclass to build.
     text
         TOML.
     where
         Names the text in errors.
     folder
-        Where relative paths start.
+        Base of relative paths; the working directory by default.
     prefix
-        Of environment variables. What follows is the key in capitals, of a table ``TABLE_KEY``.
+        Prefix of environment variables; without one the environment is not read.
     environment
-        Instead of the process's own.
+        Used instead of the process's own.
     """
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"{where} is not valid TOML: {error}") from error
-    for key, value in (os.environ if environment is None else environment).items():
-        if key.startswith(prefix):
-            _override(kind, table, key, prefix, value)
-    return _build(kind, table, where, folder)
+        raise SettingError(f"{where} is not valid TOML: {error}") from None
+    if prefix:
+        _apply_environment(kind, table, prefix, os.environ if environment is None else environment)
+    return _build(kind, table, where, folder or Path.cwd())
 
 
-def _override(kind: Any, table: dict[str, Any], key: str, prefix: str, value: str) -> None:
-    hints = get_type_hints(kind)
-    name = key.removeprefix(prefix).lower()
-    if name in hints and not dataclasses.is_dataclass(hints[name]):
-        table[name] = _from_text(hints[name], value, key)
-        return
-    for part, inner in hints.items():
-        if dataclasses.is_dataclass(inner) and name.startswith(f"{part}_"):
-            inside = table.setdefault(part, {})
-            if not isinstance(inside, dict):
-                raise SettingError(f"{part} is {inside!r}; it has to be a table")
-            _override(inner, inside, key, f"{prefix}{part.upper()}_", value)
-            return
-    raise SettingError(f"{key} is set, but there is no key {name!r}; the keys here are {', '.join(hints)}")
+# ---- the environment --------------------------------------------------------------------------------
 
 
-def _from_text(kind: Any, value: str, key: str) -> Any:
+def _apply_environment(kind: Any, table: dict[str, Any], prefix: str, environment: Mapping[str, str]) -> None:
+    known = _variables(kind, prefix, ())
+    for name, text in environment.items():
+        if not name.startswith(prefix):
+            continue
+        if name not in known:
+            raise SettingError(f"{name} is set, but is not a setting; known are {', '.join(sorted(known))}")
+        (*tables, key), hint = known[name]
+        inner = table
+        for step in tables:
+            inner = inner.setdefault(step, {})
+            if not isinstance(inner, dict):
+                raise SettingError(f"{step} is {inner!r}; it has to be a table")
+        if get_origin(hint) is Mapping:
+            inner[key] = {**inner.get(key, {}), "environment": text}
+        else:
+            inner[key] = _from_text(hint, text, name)
+
+
+def _variables(kind: Any, prefix: str, tables: tuple[str, ...]) -> dict[str, tuple[tuple[str, ...], Any]]:
+    """Path and type of every setting by the name of its variable."""
+    found: dict[str, tuple[tuple[str, ...], Any]] = {}
+    for key, hint in get_type_hints(kind).items():
+        given = _without_none(hint)
+        if _is_table(given):
+            found |= _variables(given, f"{prefix}{key.upper()}_", (*tables, key))
+        elif not (get_origin(given) is tuple and _is_table(get_args(given)[0])):
+            found[f"{prefix}{key}".upper()] = (*tables, key), given
+    return found
+
+
+def _from_text(kind: Any, text: str, name: str) -> Any:
     if get_origin(kind) is tuple:
-        return [part.strip() for part in value.split(",") if part.strip()]
+        return [_from_text(get_args(kind)[0], part.strip(), name) for part in text.split(",") if part.strip()]
     if kind is bool:
-        if value.lower() not in ("true", "false"):
-            raise SettingError(f"{key} is {value!r}; true or false is due")
-        return value.lower() == "true"
+        if text.lower() not in BOOLEANS:
+            raise SettingError(f"{name} is {text!r}; allowed are true, false, 1 and 0")
+        return BOOLEANS[text.lower()]
     if kind in (int, float):
         try:
-            return kind(value)
+            return kind(text)
         except ValueError:
-            raise SettingError(f"{key} is {value!r}; a number is due") from None
-    return value
+            raise SettingError(f"{name} is {text!r}; it has to be of type {kind.__name__}") from None
+    return text
+
+
+# ---- the file ---------------------------------------------------------------------------------------
 
 
 def _build(kind: type[T], table: Any, where: str, folder: Path) -> T:
@@ -98,28 +149,36 @@ def _build(kind: type[T], table: Any, where: str, folder: Path) -> T:
     unknown = sorted(set(table) - set(fields))
     if unknown:
         raise SettingError(f"{where}: unknown key {unknown[0]!r}; the keys here are {', '.join(fields)}")
-    needed = [n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
-    missing = [name for name in needed if name not in table]
+    required = [n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
+    missing = [name for name in required if name not in table]
     if missing:
-        raise SettingError(f"{where}: key {missing[0]!r} is missing; {', '.join(needed)} must be given")
-    given = {key: _value(hints[key], value, f"{where}: {key}", folder) for key, value in table.items()}
-    for name, known in fields.items():  # a path that is not given starts at the folder as well
+        raise SettingError(f"{where}: key {missing[0]!r} is missing; {', '.join(required)} must be given")
+    given = {key: _value(_without_none(hints[key]), value, f"{where}: {key}", folder) for key, value in table.items()}
+    for name, known in fields.items():  # default paths start at the folder as well
         if name not in given and isinstance(known.default, Path):
             given[name] = folder / known.default
-        elif name not in given and dataclasses.is_dataclass(hints[name]):
-            given[name] = _value(hints[name], {}, f"{where}: {name}", folder)
+        elif name not in given and _is_table(hints[name]):
+            given[name] = _build(hints[name], {}, f"{where}: {name}", folder)
     return kind(**given)
 
 
 def _value(kind: Any, value: Any, where: str, folder: Path) -> Any:
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+    origin = get_origin(kind)
+    if _is_table(kind):
         return _build(kind, value, where, folder)
-    if get_origin(kind) is tuple:
+    if origin is tuple:
         if not isinstance(value, list):
             raise SettingError(f"{where} is {value!r}; it has to be a list")
-        return tuple(_value(get_args(kind)[0], entry, where, folder) for entry in value)
-    kinds = [k for k in get_args(kind) or (kind,) if k is not type(None)]
-    if Path in kinds:
+        return tuple(_value(get_args(kind)[0], v, f"{where} {i}", folder) for i, v in enumerate(value, 1))
+    if origin is Literal:
+        if value not in get_args(kind):
+            raise SettingError(f"{where} is {value!r}; allowed are {', '.join(map(repr, get_args(kind)))}")
+        return value
+    if origin is Mapping:  # its values may be secret, so that the message does not repeat them
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            raise SettingError(f'{where} has to be a table of texts by name, such as ops = "…"')
+        return dict(value)
+    if kind is Path:
         if not isinstance(value, str) or not value:
             raise SettingError(f"{where} is {value!r}; it has to be a path")
         return folder / Path(value).expanduser()
@@ -128,3 +187,14 @@ def _value(kind: Any, value: Any, where: str, folder: Path) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise SettingError(f"{where} is {value!r}; it has to be of type {kind.__name__}")
     return value
+
+
+def _is_table(kind: Any) -> bool:
+    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
+
+
+def _without_none(hint: Any) -> Any:
+    """X of ``X | None``; any other type as it is."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(kind for kind in get_args(hint) if kind is not type(None))
+    return hint

@@ -33,7 +33,7 @@ def coordinator(
     """
     try:
         from gainroute.federation.coordinator.server import run_coordinator
-        from gainroute.federation.coordinator.settings_file import load_settings
+        from gainroute.federation.coordinator.settings import load_coordinator_settings
         from gainroute.federation.coordinator.tokens import hash_token
         from gainroute.federation.coordinator.tokens import new_token as draw
         from gainroute.federation.logging import log_to_stderr
@@ -49,7 +49,7 @@ def coordinator(
         raise SettingError("--config is missing; name a TOML file, see deploy/coordinator.example.toml")
     if log_level not in ("debug", "info", "warning", "error"):
         raise SettingError(f"--log-level is {log_level!r}; debug, info, warning or error is needed")
-    settings = load_settings(config)
+    settings = load_coordinator_settings(config)
     log_to_stderr(log_level)
     run_coordinator(settings, on_ready=lambda url: typer.echo(f"listening on {url}"))
 

@@ -412,11 +412,11 @@ def _child(kind: str, config: str) -> int:
             run_party(load_party_settings(config, {}), _line)
         else:
             from gainroute.federation.coordinator.server import run_coordinator
-            from gainroute.federation.coordinator.settings_file import load_settings
+            from gainroute.federation.coordinator.settings import load_coordinator_settings
             from gainroute.federation.logging import log_to_stderr
 
             log_to_stderr("warning")
-            run_coordinator(load_settings(config, {}), on_ready=lambda url: _line({"url": url}))
+            run_coordinator(load_coordinator_settings(config, {}), on_ready=lambda url: _line({"url": url}))
     except (GainrouteError, OSError) as error:
         _line({"error": str(error)})
         return 2

@@ -7,7 +7,8 @@ import sqlite3
 
 import numpy as np
 import pytest
-from fake_federation import CLASSES, IDS, K, M, N, eventually, federation, running
+from fake_federation import CLASSES, IDS, K, M, N, federation, running
+from waiting import until
 
 import gainroute as gr
 from gainroute.federation.transport.base import PartyRefusedError, PartyUnavailableError
@@ -117,7 +118,7 @@ def test_what_comes_while_a_batch_is_under_way_goes_together_when_it_is_back(fed
     async def work():
         async with running(fed.having(batching={"max_wait_ms": 60_000.0})) as up:
             asked = [asyncio.create_task(up.answers([IDS[0]]))]
-            await eventually(lambda: len(first_rounds(fed)) == 1)
+            await until(lambda: len(first_rounds(fed)) == 1)
             for name in IDS[1:4]:
                 asked.append(asyncio.create_task(up.answers([name])))
                 await asyncio.sleep(0.01)
@@ -134,9 +135,9 @@ def test_a_request_that_fills_a_batch_by_itself_does_not_wait_for_others(fed):
     async def work():
         async with running(fed.having(batching={"max_wait_ms": 60_000.0, "max_batch": 4})) as up:
             slow = asyncio.create_task(up.answers([IDS[0]]))
-            await eventually(lambda: len(first_rounds(fed)) == 1)
+            await until(lambda: len(first_rounds(fed)) == 1)
             full = asyncio.create_task(up.answers(IDS[1:5]))
-            await eventually(lambda: len(first_rounds(fed)) == 2)
+            await until(lambda: len(first_rounds(fed)) == 2)
             under_way = not slow.done()
             await asyncio.gather(slow, full)
             return under_way
@@ -151,9 +152,9 @@ def test_but_it_waits_for_a_slow_batch_no_longer_than_it_is_told(fed):
     async def work():
         async with running(fed.having(batching={"max_wait_ms": 20.0})) as up:
             slow = asyncio.create_task(up.answers([IDS[0]]))
-            await eventually(lambda: len(first_rounds(fed)) == 1)
+            await until(lambda: len(first_rounds(fed)) == 1)
             other = asyncio.create_task(up.answers([IDS[1]]))
-            await eventually(lambda: len(first_rounds(fed)) == 2)
+            await until(lambda: len(first_rounds(fed)) == 2)
             under_way = not slow.done()
             await asyncio.gather(slow, other)
             return under_way
@@ -416,14 +417,14 @@ def test_a_party_that_comes_late_is_waited_for_and_one_that_comes_back_is_taken_
             assert (await up.client.get("/v2/health/ready")).status_code == 503
             assert (await up.infer(IDS)).status_code == 503
             fed.parties[1].down = None
-            await eventually(lambda: not up.coordinator.not_ready())
+            await until(lambda: not up.coordinator.not_ready())
             assert (await up.infer(IDS)).status_code == 200
             fed.parties[1].down = PartyUnavailableError("b", "gone")
-            await eventually(up.coordinator.not_ready)
+            await until(up.coordinator.not_ready)
             red = {p["name"]: p["state"] for p in (await up.status())["parties"]}
             assert red == {"a": "ok", "b": "unavailable", "c": "ok"}
             fed.parties[1].down = None
-            await eventually(lambda: not up.coordinator.not_ready())
+            await until(lambda: not up.coordinator.not_ready())
             return await up.answers(IDS)
 
     found, expected = run(work()), fed.offline(IDS)

@@ -11,21 +11,22 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from fake_federation import IDS, NAMES, K, M, TableParty, eventually, federation, outputs
+from fake_federation import IDS, NAMES, K, M, TableParty, federation, outputs
 from party_helpers import Federation, source
 from party_helpers import PartyNode as Node
+from waiting import until
 
 from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.server import certificate_days, grpc_connection
-from gainroute.federation.coordinator.settings import PartySettings, TlsSettings
+from gainroute.federation.coordinator.settings import CoordinatorTls, PartyEndpoint
 
 
 def test_answers_over_grpc_are_those_of_the_library_and_a_lost_party_comes_back(tmp_path):
     fed = federation(tmp_path)
     certificates = Federation(tmp_path / "certificates")
     files = certificates.files("coordinator", "main")
-    tls = TlsSettings(ca=files.ca, certificate=files.certificate, key=files.key)
+    tls = CoordinatorTls(ca=files.ca, certificate=files.certificate, key=files.key)
 
     def node(party, **how):
         served = TableParty(party, f"one-{party.name}")
@@ -40,7 +41,7 @@ def test_answers_over_grpc_are_those_of_the_library_and_a_lost_party_comes_back(
         async with AsyncExitStack() as stack:
             for one in nodes[1:]:
                 stack.push_async_callback(one.stop, 0.2)
-            table = tuple(PartySettings(name=name, address=one.address) for name, one in zip(NAMES, nodes, strict=True))
+            table = tuple(PartyEndpoint(name=name, address=one.address) for name, one in zip(NAMES, nodes, strict=True))
             settings = fed.having(party=table, tls=tls, rounds={"one_seconds": 5.0, "two_seconds": 5.0}).settings
             connections = [grpc_connection(party, settings.tls) for party in settings.party]
             coordinator = Coordinator(
@@ -66,7 +67,7 @@ def test_answers_over_grpc_are_those_of_the_library_and_a_lost_party_comes_back(
             again = node(fed.parties[0], listen=nodes[0].address)
             await again.start()
             stack.push_async_callback(again.stop, 0.2)
-            await eventually(lambda: not coordinator.not_ready(), 10)
+            await until(lambda: not coordinator.not_ready(), 10)
             return first, status, refused, await ask()
 
     first, status, refused, last = asyncio.run(work())

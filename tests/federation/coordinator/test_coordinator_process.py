@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import typer
-from fake_federation import IDS, N, federation, outputs
+from fake_federation import IDS, N, child_environment, federation, outputs
 from typer.testing import CliRunner
 
 import gainroute as gr
 from gainroute.cli.coordinator import register
 
-HERE = Path(__file__).parent
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -50,10 +47,9 @@ def start(tmp_path):
     begun = []
 
     def begin(*arguments):
-        paths = str(HERE.parents[1] / "support")
         process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, str(tmp_path), *(arguments or ["0"])],
-            stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths},
+            stdout=subprocess.PIPE, text=True, env=child_environment(),
         )  # fmt: skip
         begun.append(process)
         return process, process.stdout.readline().strip()

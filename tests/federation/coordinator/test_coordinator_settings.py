@@ -9,7 +9,8 @@ import pytest
 
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.settings import CapSettings, ControllerSettings
-from gainroute.federation.coordinator.settings_file import load_settings, parse_settings
+from gainroute.federation.coordinator.settings import load_coordinator_settings as load_settings
+from gainroute.federation.coordinator.settings import parse_coordinator_settings as parse_settings
 from gainroute.federation.coordinator.tokens import hash_token
 
 ROOT = Path(__file__).parents[3]
@@ -68,7 +69,7 @@ def test_defaults_and_the_environment_over_the_file():
     assert found.log.path == Path("/var/lib/x.sqlite")
     assert found.fusion.run == Path("/etc/g/run/server")
     assert found.tokens.admin == {"environment": HASH}
-    assert found.open_door
+    assert found.open_access
 
 
 @pytest.mark.parametrize(
@@ -76,28 +77,28 @@ def test_defaults_and_the_environment_over_the_file():
     [
         ("[server]\nprt = 1", "server: unknown key 'prt'; the keys here are host, port, model"),
         ("[sever]\nport = 1", "unknown key 'sever'; the keys here are router, fusion, party"),
-        ("[server]\nport = 'x'", "server: port is 'x': it has to be of type int"),
+        ("[server]\nport = 'x'", "server: port is 'x'; it has to be of type int"),
         ("[server]\nport = true", "has to be of type int"),
         ("[server]\nport = 70000", "0 … 65535 are allowed"),
         ("server = 3", "it has to be a table"),
         ("[server]\ncertificate = 'x.pem'", "certificate and key belong together"),
         ("[rounds]\non_missing_party = 'guess'", "allowed are 'refuse', 'pool'"),
         ("[rounds]\none_seconds = 0", "0.001 or more is needed"),
-        ("[batching]\nmax_queued = 3", "a whole batch must find room"),
+        ("[batching]\nmax_queued = 3", "a full batch must fit in"),
         ("[log]\non_failure = 'shrug'", "allowed are 'refuse', 'answer'"),
         ("[tokens.admin]\nops = 'my secret'", "tokens.admin.ops is not a hash"),
-        ("[tokens]\nadmin = 'my secret'", "a table of hashes by holder"),
-        ("[server]\nhost = '0.0.0.0'", "which others reach; add \\[tokens.client\\]"),
+        ("[tokens]\nadmin = 'my secret'", "has to be a table of texts by name"),
+        ("[server]\nhost = '0.0.0.0'", "is reachable by others; add \\[tokens.client\\]"),
         ("[[party]]\nname = 'a'\naddress = 'x:1'", "the names \\['a', 'a'\\] repeat"),
-        ("[[party]]\nname = 'a b'\naddress = 'x:1'", "one without space"),
+        ("[[party]]\nname = 'a b'\naddress = 'x:1'", "a name without space"),
         ("[[party]]\nname = 'b'", "key 'address' is missing"),
         ("[controller]\nexploration = 0.1", "controller: unknown key 'exploration'; the keys here are budget, explore"),
         ("[controller]\nbudget = 2", "controller: budget is 2.0; a share in"),
         ("[controller]\nexplore = -0.1", "controller: explore is -0.1; a share in"),
-        ("[controller]\nexplore = 'some'", "controller: explore is 'some': it has to be of type float"),
+        ("[controller]\nexplore = 'some'", "controller: explore is 'some'; it has to be of type float"),
         ("[controller]\nstep = 0", "controller: step is 0.0; it lies in"),
         ("[controller]\nseed = -1", "controller: seed is -1; 0 or more is needed"),
-        ("[controller]\ncap = 3", "controller: cap is 3: it has to be a table"),
+        ("[controller]\ncap = 3", "controller: cap is 3; it has to be a table"),
         ("[controller.cap]\nrate = 3", "controller: cap: key 'burst' is missing"),
         ("[controller.cap]\nrate = 0\nburst = 1", "controller.cap: rate is 0.0; a number above 0"),
         ("[controller.cap]\nrate = 1\nburst = inf", "controller.cap: burst is inf; a number above 0"),
@@ -117,12 +118,19 @@ def test_a_token_in_the_clear_is_not_repeated():
     assert "hunter2" not in str(error.value)
 
 
+def test_a_default_path_starts_at_the_folder_and_a_tilde_is_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/x")
+    found = parse_settings(SMALL.replace("router.safetensors", "~/router.safetensors"), Path("/etc/g"))
+    assert found.log.path == Path("/etc/g/decisions.sqlite")
+    assert found.router.artifact == Path("/home/x/router.safetensors")
+
+
 def test_other_errors():
-    with pytest.raises(SettingError, match="budget stands in \\[router\\] and in \\[controller\\]"):
+    with pytest.raises(SettingError, match="budget is given in \\[router\\] and in \\[controller\\]"):
         parse_settings(SMALL.replace("[fusion]", "budget = 0.1\n[fusion]") + "[controller]\nbudget = 0.1", Path())
     with pytest.raises(SettingError, match="key 'router' is missing"):
         parse_settings("", Path())
-    with pytest.raises(SettingError, match="known are GAINROUTE_COORDINATOR_BATCHING_MAX_BATCH"):
+    with pytest.raises(SettingError, match="is not a setting; known are GAINROUTE_COORDINATOR_BATCHING_MAX_BATCH"):
         parse_settings(SMALL, Path(), {"GAINROUTE_COORDINATOR_SERVER_PROT": "1"})
     with pytest.raises(SettingError, match="has to be of type int"):
         parse_settings(SMALL, Path(), {"GAINROUTE_COORDINATOR_SERVER_PORT": "x"})

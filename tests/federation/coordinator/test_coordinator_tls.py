@@ -9,7 +9,8 @@ import ssl
 from urllib.parse import urlsplit
 
 import pytest
-from fake_federation import eventually, federation
+from fake_federation import federation
+from waiting import until
 
 from gainroute.federation.coordinator.server import _bind, serve
 from gainroute.federation.coordinator.settings import FusionSettings
@@ -54,7 +55,7 @@ def test_a_new_certificate_is_shown_without_a_restart(tmp_path, pairs):
                 found = await shown(address)
                 return found if found != before else None
 
-            return before, between, await eventually(replaced, 10)
+            return before, between, await until(replaced, 10)
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)

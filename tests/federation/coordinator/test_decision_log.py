@@ -11,7 +11,8 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from fake_federation import ADMIN, IDS, N, eventually, federation, running
+from fake_federation import ADMIN, IDS, N, federation, running
+from waiting import until
 
 import gainroute as gr
 from gainroute._util.hashing import hash_contents
@@ -171,7 +172,7 @@ def test_a_full_disk_refuses_and_answers_again_once_there_is_room(fed):
             status = await up.status()
             held = count(fed.settings.log.path)
             gone = await up.coordinator.log.write(lambda c: c.execute("DELETE FROM decisions").rowcount)
-            await eventually(lambda: not up.coordinator.not_ready())
+            await until(lambda: not up.coordinator.not_ready())
             return full, ready, status, held, gone, await up.infer(IDS)
 
     full, ready, status, held, gone, after = asyncio.run(work())
@@ -370,6 +371,6 @@ def test_what_is_older_than_the_log_shall_remember_goes(fed, monkeypatch):
     async def work():
         async with running(fed.having(log={"retention_days": 0.5 / 86400})) as up:
             await up.answers(IDS)
-            await eventually(lambda: count(fed.settings.log.path) == 0)
+            await until(lambda: count(fed.settings.log.path) == 0)
 
     asyncio.run(work())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import re
 import sqlite3
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from fake_federation import ADMIN, CLASSES, IDS, K, N, federation, running
+from fake_federation import ADMIN, CLASSES, IDS, K, N, child_environment, federation, running
 from test_coordinator_process import SCRIPT
 from typer.testing import CliRunner
 from up_helpers import until
@@ -26,7 +25,6 @@ from gainroute.errors import SettingError
 from gainroute.federation.coordinator.monitoring.drift import ALARMS
 from gainroute.federation.coordinator.settings import ControllerSettings, DriftSettings
 
-HERE = Path(__file__).parent
 QUIET = DriftSettings(window=360, seconds=600.0)  # tests look when they want to
 STEERED = {"controller": ControllerSettings(explore=0.05), "drift": QUIET}
 
@@ -251,9 +249,8 @@ def test_an_alarm_survives_a_kill(tmp_path):
 
     @contextlib.contextmanager
     def process():
-        path = str(HERE.parents[1] / "support")
         command = [sys.executable, "-c", SCRIPT, str(tmp_path), "0", "3"]
-        begun = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path})
+        begun = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment())
         try:
             yield begun.stdout.readline().strip()
         finally:
@@ -339,7 +336,7 @@ def test_every_alarm_has_an_alert_and_every_alert_a_metric(fed):
             await up.answers(IDS)
             return (await up.client.get("/metrics")).text
 
-    rules = (HERE.parents[2] / "deploy" / "alerts.yml").read_text()
+    rules = (Path(__file__).parents[3] / "deploy" / "alerts.yml").read_text()
     told = asyncio.run(work())
     named = set(re.findall(r"gainroute_[a-z_]+", rules))
     assert not {n for n in named if f"# TYPE {n.removesuffix('_bucket')} " not in told}

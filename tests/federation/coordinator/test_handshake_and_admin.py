@@ -7,11 +7,12 @@ import asyncio
 import numpy as np
 import pytest
 from fake_federation import CLASSES, IDS, K, N, federation, running
+from waiting import until
 
 import gainroute as gr
 from gainroute.federation.coordinator.errors import HandshakeError
 from gainroute.federation.coordinator.fusion import from_function
-from gainroute.federation.coordinator.settings import FusionSettings, PartySettings
+from gainroute.federation.coordinator.settings import FusionSettings, PartyEndpoint
 from gainroute.federation.transport.base import PartyUnavailableError
 
 
@@ -105,7 +106,7 @@ def test_what_does_not_fit_is_refused_and_named(fed, change, told):
 
 
 def test_a_party_struck_from_the_route_table_is_not_served_with(fed):
-    table = tuple(PartySettings(name=n, address="x:1") for n in ("a", "b"))
+    table = tuple(PartyEndpoint(name=n, address="x:1") for n in ("a", "b"))
     fed = fed.having(party=table)
     fed.parties = fed.parties[:2]
     with pytest.raises(HandshakeError, match="fitted with 3 parties, the route table has 2"):
@@ -113,12 +114,10 @@ def test_a_party_struck_from_the_route_table_is_not_served_with(fed):
 
 
 def test_a_party_that_changes_its_models_while_we_run_is_not_asked_any_more(fed):
-    from fake_federation import eventually
-
     async def work():
         async with running(fed.having(rounds={"on_missing_party": "pool"})) as up:
             fed.parties[1].classes = CLASSES[::-1]
-            await eventually(lambda: up.coordinator.parties.links["b"].state == "mismatch")
+            await until(lambda: up.coordinator.parties.links["b"].state == "mismatch")
             found = await up.answers(IDS)
             return found, await up.status()
 

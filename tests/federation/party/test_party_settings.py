@@ -91,11 +91,15 @@ def test_one_source_and_only_one(source, told):
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("GAINROUTE_PARTY_LISTN", "x", "there is no key 'listn'"),
-        ("GAINROUTE_PARTY_QUOTA_X", "x", "no key 'x'; the keys here are samples_per_minute"),
-        ("GAINROUTE_PARTY_QUOTA", "x", "there is no key 'quota'"),
-        ("GAINROUTE_PARTY_WORKERS", "two", "a number is due"),
-        ("GAINROUTE_PARTY_REFLECTION", "yes", "true or false"),
+        (
+            "GAINROUTE_PARTY_LISTN",
+            "x",
+            "is set, but is not a setting; known are GAINROUTE_PARTY_AUDIT_KEEP",
+        ),
+        ("GAINROUTE_PARTY_QUOTA_X", "x", "GAINROUTE_PARTY_QUOTA_SAMPLES_PER_MINUTE"),
+        ("GAINROUTE_PARTY_QUOTA", "x", "is not a setting"),
+        ("GAINROUTE_PARTY_WORKERS", "two", "of type int"),
+        ("GAINROUTE_PARTY_REFLECTION", "yes", "allowed are true, false, 1 and 0"),
         ("GAINROUTE_PARTY_COORDINATORS", "", "coordinators is empty"),
     ],
 )

@@ -57,7 +57,7 @@ class Doorkeeper:
     def __init__(self, app: ASGIApp, settings: CoordinatorSettings) -> None:
         self._app = app
         self._clients, self._admins = Tokens(settings.tokens.client), Tokens(settings.tokens.admin)
-        self._open_door = settings.open_door
+        self._open_door = settings.open_access
         self._slow = asyncio.Semaphore(1)  # guessing tokens against a slow hash takes one core at most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

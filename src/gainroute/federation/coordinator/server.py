@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.coordinator import Coordinator
-from gainroute.federation.coordinator.settings import CoordinatorSettings, PartySettings, TlsSettings
+from gainroute.federation.coordinator.settings import CoordinatorSettings, CoordinatorTls, PartyEndpoint
 from gainroute.federation.coordinator.tls import FrontDoorCertificate
 from gainroute.federation.event_loop import run
 from gainroute.federation.transport.base import PartyConnection
@@ -25,10 +25,10 @@ __all__ = ["ConnectionFactory", "certificate_days", "grpc_connection", "run_coor
 
 log = logging.getLogger("gainroute.coordinator")
 
-ConnectionFactory = Callable[[PartySettings, TlsSettings], PartyConnection]
+ConnectionFactory = Callable[[PartyEndpoint, CoordinatorTls], PartyConnection]
 
 
-def grpc_connection(party: PartySettings, tls: TlsSettings) -> PartyConnection:
+def grpc_connection(party: PartyEndpoint, tls: CoordinatorTls) -> PartyConnection:
     """Reach a party by gRPC with mutual TLS."""
     from gainroute.federation.pki.certificates import CertificateFiles
     from gainroute.federation.transport.grpc_client import GrpcConnection

@@ -1,37 +1,63 @@
-"""Everything a coordinator is told, as frozen records; `settings_file` reads them from TOML and the environment."""
+"""The coordinator's settings: a TOML file, overridden by ``GAINROUTE_COORDINATOR_<TABLE>_<KEY>``."""
 
 from __future__ import annotations
 
 import ipaddress
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from gainroute._util.settings import load_settings, parse_settings
 from gainroute.errors import SettingError
-from gainroute.federation.coordinator.settings_control import CapSettings, ControllerSettings, DriftSettings, at_least
 from gainroute.federation.coordinator.tokens import check_hash
 
 __all__ = [
+    "PREFIX",
     "BatchingSettings",
     "CapSettings",
     "ControllerSettings",
     "CoordinatorSettings",
+    "CoordinatorTls",
     "DriftSettings",
     "FusionSettings",
     "LogSettings",
-    "PartySettings",
+    "PartyEndpoint",
     "RoundSettings",
     "RouterSettings",
     "ServerSettings",
-    "TlsSettings",
     "TokenSettings",
     "is_loopback",
+    "load_coordinator_settings",
+    "parse_coordinator_settings",
 ]
+
+PREFIX = "GAINROUTE_COORDINATOR_"
+
+
+def load_coordinator_settings(
+    path: str | os.PathLike[str], environment: Mapping[str, str] | None = None
+) -> CoordinatorSettings:
+    """Read a TOML file, overridden by the environment; relative paths start at the folder of the file.
+
+    ``GAINROUTE_COORDINATOR_SERVER_PORT`` sets ``[server] port``. ``…_TOKENS_CLIENT`` and ``…_TOKENS_ADMIN`` add one
+    hashed token each. The parties are set in the file only.
+    """
+    example = "deploy/coordinator.example.toml"
+    return load_settings(CoordinatorSettings, path, prefix=PREFIX, environment=environment, example=example)
+
+
+def parse_coordinator_settings(
+    text: str, folder: Path, environment: Mapping[str, str] | None = None
+) -> CoordinatorSettings:
+    """Read settings from the text of a TOML file; relative paths start at `folder`."""
+    return parse_settings(CoordinatorSettings, text, folder=folder, prefix=PREFIX, environment=environment)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`.
+    """Whether `host` is reachable from this machine only.
 
     Examples
     --------
@@ -46,22 +72,32 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _at_least(value: float, low: float, name: str, remedy: str) -> None:
+    if not value >= low:
+        raise SettingError(f"{name} is {value!r}; {low} or more is needed: {remedy}")
+
+
+def _share(value: float | None, name: str, example: str) -> None:
+    if value is not None and not 0 <= value <= 1:
+        raise SettingError(f"{name} is {value!r}; a share in [0, 1] is needed, such as {example}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """The front door.
+    """The HTTP server.
 
     Attributes
     ----------
     host, port
-        Where it listens; port 0 takes a free one.
+        Address to listen on; port 0 takes a free one.
     model
-        The name clients ask for: ``/v2/models/{model}/infer``.
+        Name of the model in URLs: ``/v2/models/{model}/infer``.
     certificate, key
         PEM files for TLS; both or neither.
     max_body_bytes
-        A larger request is refused before it is parsed.
+        Larger requests are refused before they are parsed.
     drain_seconds
-        How long requests under way may still take after SIGTERM.
+        How long SIGTERM waits for requests in flight.
     """
 
     host: str = "127.0.0.1"
@@ -79,35 +115,34 @@ class ServerSettings:
             raise SettingError(f"server: port is {self.port}; 0 … 65535 are allowed, 0 takes a free one")
         if not self.model or "/" in self.model:
             raise SettingError(f"server: model is {self.model!r}; a name without '/' is needed, such as 'gainroute'")
-        at_least(self.max_body_bytes, 1024, "server: max_body_bytes", "4194304 is a good choice")
+        _at_least(self.max_body_bytes, 1024, "server: max_body_bytes", "4194304 is a good choice")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouterSettings:
-    """What routes: the artifact, and the budget if it is not the artifact's own."""
+    """The router's artifact, and the budget if it differs from the artifact's."""
 
     artifact: Path
     budget: float | None = None
 
     def __post_init__(self) -> None:
-        if self.budget is not None and not 0 <= self.budget <= 1:
-            raise SettingError(f"router: budget is {self.budget!r}; a share in [0, 1] is needed, such as 0.2")
+        _share(self.budget, "router: budget", "0.2")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FusionSettings:
-    """Where the strong answer comes from; exactly one of the three.
+    """Source of the strong answers; exactly one of the three.
 
     Attributes
     ----------
     run
         The ``server`` folder of a trained run (needs torch).
     factory
-        "package.module:make_fusion": called without arguments, it returns the fusion, a function of the list of M
-        embeddings (E, dᵢ) that returns (E, K) posteriors or (E,) predictions.
+        "package.module:make_fusion": called without arguments, it returns the fusion, a function from the list of M
+        embeddings (E, dᵢ) to (E, K) posteriors or (E,) predictions.
     strong
-        Strong posteriors by id, precomputed: ``.npz`` with `ids` (N,) and `strong_posterior` (N, K), or Parquet with
-        the columns id and strong_posterior. No embedding is asked for.
+        Precomputed strong posteriors by id: ``.npz`` with `ids` (N,) and `strong_posterior` (N, K), or Parquet with
+        the columns id and strong_posterior. Parties are not asked for embeddings.
     """
 
     run: Path | None = None
@@ -123,21 +158,21 @@ class FusionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartySettings:
-    """A row of the route table; striking it revokes the party. Rows stand in the order the router was fitted with."""
+class PartyEndpoint:
+    """One party of the route table, in the order the router was fitted with; removing the row revokes the party."""
 
     name: str
     address: str
 
     def __post_init__(self) -> None:
-        # Names stand in routes (degraded:absent:a+missing:b) and metrics; these characters would blur them.
+        # Names are part of routes (degraded:absent:a+missing:b) and of metric labels.
         if not self.name or any(c in ":+," or c.isspace() for c in self.name):
-            raise SettingError(f"party: name is {self.name!r}; one without space, ':', '+' and ',' is needed")
+            raise SettingError(f"party: name is {self.name!r}; a name without space, ':', '+' and ',' is needed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TlsSettings:
-    """The coordinator's certificate towards parties, and the CA that signed theirs."""
+class CoordinatorTls:
+    """The coordinator's certificate for connections to parties, and the CA that signed the parties' certificates."""
 
     ca: Path | None = None
     certificate: Path | None = None
@@ -146,20 +181,20 @@ class TlsSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchingSettings:
-    """How requests in flight are put together.
+    """How concurrent requests are batched.
 
     Attributes
     ----------
     max_batch
-        Samples a batch, and the most that one request may ask for.
+        Most samples per batch, and per request.
     max_wait_ms
-        While a batch is in Round 1: how long the first request of the next one waits for others to go with, at most;
-        when the batch comes back, or the next one is full, it goes at once. A request that finds no other never waits.
-        Larger batches cost less a sample, so that a service under load answers sooner for it.
+        While a batch is in Round 1, how long the first request of the next batch waits for more requests. It stops
+        waiting when the batch in flight returns or the next one is full. A request that finds no batch in flight never
+        waits. Larger batches cost less per sample, which shortens the latency under load.
     slots
-        Batches in Round 1 at once, and as many in Round 2: what keeps parties busy that are far away, or slow.
+        Batches in Round 1 at once, and as many in Round 2: keeps distant or slow parties busy.
     max_queued
-        Samples taken on and not yet answered; beyond it the answer is 503.
+        Most samples accepted and not yet answered; beyond it requests get 503.
     """
 
     max_batch: int = 1024
@@ -168,24 +203,25 @@ class BatchingSettings:
     max_queued: int = 16384
 
     def __post_init__(self) -> None:
-        at_least(self.max_batch, 1, "batching: max_batch", "1024 is a good choice")
-        at_least(self.max_wait_ms, 0, "batching: max_wait_ms", "0 sends at once")
-        at_least(self.slots, 1, "batching: slots", "4 is a good choice")
-        at_least(self.max_queued, self.max_batch, "batching: max_queued", "a whole batch must find room")
+        _at_least(self.max_batch, 1, "batching: max_batch", "1024 is a good choice")
+        _at_least(self.max_wait_ms, 0, "batching: max_wait_ms", "0 sends at once")
+        _at_least(self.slots, 1, "batching: slots", "4 is a good choice")
+        _at_least(self.max_queued, self.max_batch, "batching: max_queued", "a full batch must fit in")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSettings:
-    """Deadlines, and what happens when a party is missing in Round 1.
+    """Deadlines, and the policy for a party that is missing in Round 1.
 
     Attributes
     ----------
     one_seconds, two_seconds
         Deadline of each round.
     on_missing_party
-        "refuse": 503 that names it. "pool": those present are pooled, nothing is escalated, and the answer is marked.
+        "refuse": 503 that names the party. "pool": the posteriors of the others are pooled, nothing is escalated, and
+        the answer is marked as degraded.
     health_seconds
-        How often each party is asked how it is.
+        Interval of the health checks.
     """
 
     one_seconds: float = 2.0
@@ -195,7 +231,7 @@ class RoundSettings:
 
     def __post_init__(self) -> None:
         for name in ("one_seconds", "two_seconds", "health_seconds"):
-            at_least(getattr(self, name), 0.001, f"rounds: {name}", "seconds")
+            _at_least(getattr(self, name), 0.001, f"rounds: {name}", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,15 +241,15 @@ class LogSettings:
     Attributes
     ----------
     path
-        An SQLite file; it also holds feedback, the audit of admin calls, and what they set.
+        An SQLite file; it also holds feedback, the audit trail of admin calls, and the state that survives a restart.
     posteriors
-        Whether local, pooled and strong posteriors are kept (explanations and replays need them).
+        Whether local, pooled and strong posteriors are stored (explanations and recalibration need them).
     on_failure
-        "refuse": no answer without its row on disk. "answer": answered, and marked ``degraded:unlogged``.
+        "refuse": no answer unless its row is on disk. "answer": answered, and marked ``degraded:unlogged``.
     retention_days
-        Rows older than that are deleted; 0 keeps them.
+        Older rows are deleted; 0 keeps them.
     max_bytes
-        The file grows no further; 0 sets no bound.
+        Largest size of the file; 0 sets no limit.
     """
 
     path: Path = Path("decisions.sqlite")
@@ -223,13 +259,13 @@ class LogSettings:
     max_bytes: int = 0
 
     def __post_init__(self) -> None:
-        at_least(self.retention_days, 0, "log: retention_days", "0 keeps everything")
-        at_least(self.max_bytes, 0, "log: max_bytes", "0 sets no bound")
+        _at_least(self.retention_days, 0, "log: retention_days", "0 keeps everything")
+        _at_least(self.max_bytes, 0, "log: max_bytes", "0 sets no limit")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSettings:
-    """Hashed bearer tokens by the name of their holder; see `gainroute.federation.coordinator.tokens`."""
+    """Hashed bearer tokens by the name of the holder; see `gainroute.federation.coordinator.tokens`."""
 
     client: Mapping[str, str] = field(default_factory=dict)
     admin: Mapping[str, str] = field(default_factory=dict)
@@ -241,14 +277,110 @@ class TokenSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CapSettings:
+    """A hard limit on bursts of escalations: at most `burst` + `rate`·T in any stretch of length T.
+
+    Attributes
+    ----------
+    rate, burst
+        What may be spent in the long run, and at once. A burst below the cost of one sample is raised to it.
+    unit
+        Escalated "samples", or the "bytes" of their embeddings.
+    per
+        Whether `rate` is per "second", or per routed "sample".
+    """
+
+    rate: float
+    burst: float
+    unit: Literal["samples", "bytes"] = "samples"
+    per: Literal["second", "sample"] = "second"
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "burst"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SettingError(f"controller.cap: {name} is {getattr(self, name)!r}; a number above 0 is needed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerSettings:
+    """The budget controller, which keeps the escalation rate at the budget; without the section there is none.
+
+    Attributes
+    ----------
+    budget
+        B; by default that of `[router]`, or the artifact's.
+    explore
+        Share of the samples below the threshold that is escalated at random, as part of the budget. With 0, the log
+        cannot be used to recalibrate.
+    step
+        Step size of the threshold, on the scale of the calibration scores; see `gainroute.BudgetController`.
+    cap
+        A hard limit on bursts.
+    seed
+        Seed of the exploration.
+    """
+
+    budget: float | None = None
+    explore: float = 0.01
+    step: float | None = None
+    cap: CapSettings | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _share(self.budget, "controller: budget", "0.2")
+        _share(self.explore, "controller: explore", "0.01")
+        if self.step is not None and not 0 < self.step <= 1:
+            raise SettingError(f"controller: step is {self.step!r}; it lies in (0, 1]: leave it out for the default")
+        _at_least(self.seed, 0, "controller: seed", "any whole number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftSettings:
+    """The drift monitor: scores and rate compared with calibration and, with feedback, whether escalation still helps.
+
+    Attributes
+    ----------
+    enabled
+        Whether drift is monitored.
+    protect
+        Whether a larger gain is required of every escalation once collaboration hurts, until an admin resets the
+        alarm.
+    window, horizon, false_alarm, memory, min_feedback_probability
+        See `gainroute.DriftMonitor`. Feedback with a smaller probability is stored, but not monitored.
+    seconds
+        Interval at which new answers and labels are examined.
+    """
+
+    enabled: bool = True
+    protect: bool = False
+    window: int = 1000
+    horizon: int = 10_000
+    false_alarm: float = 0.01
+    memory: int = 5000
+    min_feedback_probability: float = 0.1
+    seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.window <= self.horizon:
+            raise SettingError(
+                f"drift: window is {self.window} and horizon {self.horizon}; 0 < window ≤ horizon is needed"
+            )
+        for name in ("false_alarm", "min_feedback_probability"):
+            if not 0 < getattr(self, name) < 1:
+                raise SettingError(f"drift: {name} is {getattr(self, name)!r}; it lies between 0 and 1")
+        _at_least(self.memory, 1, "drift: memory", "5000 is a good choice")
+        _at_least(self.seconds, 0.01, "drift: seconds", "1 is a good choice")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CoordinatorSettings:
-    """All of it."""
+    """All settings of a coordinator."""
 
     router: RouterSettings
     fusion: FusionSettings
-    party: tuple[PartySettings, ...]
+    party: tuple[PartyEndpoint, ...]
     server: ServerSettings = field(default_factory=ServerSettings)
-    tls: TlsSettings = field(default_factory=TlsSettings)
+    tls: CoordinatorTls = field(default_factory=CoordinatorTls)
     batching: BatchingSettings = field(default_factory=BatchingSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -258,25 +390,25 @@ class CoordinatorSettings:
 
     def __post_init__(self) -> None:
         if self.router.budget is not None and self.controller is not None and self.controller.budget is not None:
-            raise SettingError("budget stands in [router] and in [controller]; it is one and the same: strike one")
+            raise SettingError("budget is given in [router] and in [controller]; they are the same: remove one")
         names = [p.name for p in self.party]
         if not names:
             raise SettingError("party: the route table is empty; add a [[party]] with name and address")
         if len(set(names)) != len(names):
-            raise SettingError(f"party: the names {names} repeat; each party stands once in the route table")
-        if not self.tokens.client and not self.open_door:
+            raise SettingError(f"party: the names {names} repeat; each party is listed once")
+        if not self.tokens.client and not self.open_access:
             raise SettingError(
-                f"tokens: none for clients, and host is {self.server.host!r}, which others reach; add [tokens.client] "
-                "(gainroute coordinator --new-token makes one), or bind to 127.0.0.1"
+                f"tokens: there are none for clients, and host {self.server.host!r} is reachable by others; add "
+                "[tokens.client] (gainroute coordinator --new-token draws one), or bind to 127.0.0.1"
             )
 
     @property
     def budget(self) -> float | None:
-        """The budget configured; None leaves the artifact's own."""
+        """The configured budget; None uses the artifact's."""
         given = None if self.controller is None else self.controller.budget
         return self.router.budget if given is None else given
 
     @property
-    def open_door(self) -> bool:
-        """Whether clients need no token: only this machine reaches the door, and none is configured."""
+    def open_access(self) -> bool:
+        """Whether clients need no token: the server is reachable from this machine only, and none is configured."""
         return is_loopback(self.server.host) and not self.tokens.client

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gainroute._util.settings import parse_settings, read_text
+from gainroute._util.settings import load_settings, parse_settings
 from gainroute.errors import SettingError
 from gainroute.routing.payload import CODECS
 
@@ -218,12 +218,13 @@ def load_party_settings(path: str | os.PathLike[str], environment: Mapping[str, 
         Instead of the process's own. ``GAINROUTE_PARTY_LISTEN`` sets `listen`, of a table
         ``GAINROUTE_PARTY_QUOTA_SAMPLES_PER_MINUTE`` sets `samples_per_minute`; lists are separated by commas.
     """
-    text = read_text(path, "deploy/party.example.toml")
-    return parse_party_settings(text, str(path), Path(path).resolve().parent, environment)
+    return load_settings(
+        PartySettings, path, prefix=PREFIX, environment=environment, example="deploy/party.example.toml"
+    )
 
 
 def parse_party_settings(
     text: str, where: str = "settings", folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> PartySettings:
     """Read settings from the text of a TOML file; relative paths start at `folder`."""
-    return parse_settings(PartySettings, text, where, folder or Path.cwd(), PREFIX, environment)
+    return parse_settings(PartySettings, text, where, folder, prefix=PREFIX, environment=environment)

@@ -36,7 +36,7 @@ def dashboard_routes(settings: CoordinatorSettings) -> APIRouter:
         if (suffix := os.path.splitext(file.name)[1]) in MEDIA  # noqa: PTH122 (a package's file may have no path)
     }
     page = (folder / "index.html").read_text(encoding="utf-8")
-    token = os.environ.get(ADMIN_TOKEN, "") if settings.open_door else ""
+    token = os.environ.get(ADMIN_TOKEN, "") if settings.open_access else ""
     if token:
         page = page.replace(PLACE, f'<meta name="admin-token" content="{escape(token)}">')
     private = HEADERS | {"Cache-Control": "no-store"} if token else HEADERS
