@@ -16,7 +16,7 @@ from gainroute.training.models.fusion import FusionHead
 from gainroute.training.optimise import seeded
 from gainroute.training.settings import VflSettings
 from gainroute.training.split_learning import FusionServer, InProcessParty
-from gainroute.training.views import TrainingView, place, to_tensor
+from gainroute.training.training_view import TrainingView, place, to_tensor
 
 __all__ = ["run"]
 

@@ -14,6 +14,7 @@
     ├── ArtifactError                       a saved file cannot be used
     │   ├── NotAnArtifactError              not written by gainroute, or damaged
     │   └── ArtifactVersionError            written in a format this version does not read
+    ├── StorageError (also an OSError)      a file could not be written
     └── MissingExtraError (also an ImportError)  an optional dependency is not installed
 
     GainrouteWarning (a UserWarning)        the result is usable; something about the data is worth knowing
@@ -35,6 +36,7 @@ __all__ = [
     "PosteriorError",
     "SettingError",
     "ShapeError",
+    "StorageError",
     "TooFewSamplesError",
 ]
 
@@ -85,6 +87,10 @@ class NotAnArtifactError(ArtifactError):
 
 class ArtifactVersionError(ArtifactError):
     """The file is of a format that this version does not read."""
+
+
+class StorageError(GainrouteError, OSError):
+    """A file could not be written."""
 
 
 class MissingExtraError(GainrouteError, ImportError):

@@ -33,12 +33,12 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         metadata = {"config": config.as_dict(), "seconds": {"local": 1.0, "vfl": 2.0}}
         return synthetic_record(seed, dataset="digits", samples=200, metadata=metadata)
 
-    def seal_run(folder: Path, *_: Any, **__: Any) -> None:
+    def calibrate_run(folder: Path, *_: Any, **__: Any) -> None:
         RunFolder(folder).server.path.mkdir(parents=True, exist_ok=True)
         RunFolder(folder).server.router.touch()
 
     monkeypatch.setattr(runner, "run_cell", run_cell)
-    monkeypatch.setattr(demo, "seal_run", seal_run)
+    monkeypatch.setattr(demo, "calibrate_run", calibrate_run)
     return seeds
 
 

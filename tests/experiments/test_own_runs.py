@@ -13,12 +13,12 @@ from gainroute.errors import DataError, LabelError, NotAnArtifactError
 from gainroute.experiments import own
 from gainroute.experiments.records import load_record
 from gainroute.experiments.runner import answer_views, train_views
-from gainroute.training.settings import RouteSettings, own_settings
+from gainroute.training.settings import RouteSettings, default_route_settings
 from gainroute.training.trained_run import TrainedParty, load_parties
 
 
 def _quick() -> RouteSettings:
-    chosen = own_settings(67)
+    chosen = default_route_settings(67)
     return replace(
         chosen,
         local=replace(chosen.local, epochs=4, widths=(2, 2, 4, 4)),

@@ -17,7 +17,7 @@ from gainroute.experiments.partial_curves import (
     partial_curves,
     partial_summary,
 )
-from gainroute.experiments.records import Record, Split
+from gainroute.experiments.records import Record, RouteAnswers
 from gainroute.experiments.study import RATES, study_of, summarise
 
 
@@ -25,7 +25,7 @@ def with_subsets(record: Record, right: float) -> Record:
     """Each party alone answers as well as `right` says."""
     rng = np.random.default_rng(record.seed)
 
-    def answered(split: Split) -> Split:
+    def answered(split: RouteAnswers) -> RouteAnswers:
         def alone() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
             wrong = (split.labels + 1) % len(record.class_names)
             return np.where(rng.random(len(split)) < right, split.labels, wrong)

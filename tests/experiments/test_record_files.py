@@ -8,17 +8,24 @@ import pytest
 
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
 from gainroute.experiments import records
-from gainroute.experiments.records import DeferOutcome, Record, Split, load_record, quantisation_shift, save_record
+from gainroute.experiments.records import (
+    DeferAnswers,
+    Record,
+    RouteAnswers,
+    load_record,
+    quantisation_shift,
+    save_record,
+)
 from gainroute.routing.types import IntArray
-from gainroute.training.outcome import overlay
+from gainroute.training.route_answers import overlay
 
 
-def _split(rng: np.random.Generator, labels: IntArray, parties: int, classes: int) -> Split:
+def _split(rng: np.random.Generator, labels: IntArray, parties: int, classes: int) -> RouteAnswers:
     count = len(labels)
     local = rng.dirichlet(np.full(classes, 0.3), (parties, count)).astype(np.float32)
     strong = rng.dirichlet(np.full(classes, 0.2), count).astype(np.float32)
     score = rng.uniform(-1, 1, count).astype(np.float32)
-    return Split(
+    return RouteAnswers(
         np.array([f"s{i}" for i in range(count)]),
         labels,
         local,
@@ -26,7 +33,7 @@ def _split(rng: np.random.Generator, labels: IntArray, parties: int, classes: in
         local.mean(axis=0, dtype=np.float64).argmax(axis=1),
         strong.argmax(axis=1),
         {(0,): rng.integers(0, classes, count), (0, 1): rng.integers(0, classes, count)},
-        {"0.5": DeferOutcome(score, rng.integers(0, classes, count), score > 0)},
+        {"0.5": DeferAnswers(score, rng.integers(0, classes, count), score > 0)},
     )
 
 

@@ -9,7 +9,7 @@ from pyarrow import parquet
 from gainroute.errors import DataError, SettingError
 from gainroute.io.features import fit_table
 from gainroute.io.preprocess import ImagePreprocess, apply_preprocess, fit_preprocess, preprocess_from_json
-from gainroute.io.views import OwnLabels, align, read_labels, read_view
+from gainroute.io.views import SampleLabels, align, read_labels, read_view
 
 
 def _table(path: Path, **columns: Any) -> Path:
@@ -38,9 +38,9 @@ def test_ids_that_do_not_align_are_reported_with_counts_and_examples(tmp_path: P
     np.savez(tmp_path / "b.npz", x=np.zeros((3, 1)), ids=np.array([1, 2, 9]))
     views = [read_view(tmp_path / "a.npz"), read_view(tmp_path / "b.npz")]
     with pytest.raises(DataError, match=r"'b' lacks 1 \(such as .*3.*\); view 'b' has 1 unknown"):
-        align(views, OwnLabels(np.array([0, 1, 0]), np.array([1, 2, 3])))
+        align(views, SampleLabels(np.array([0, 1, 0]), np.array([1, 2, 3])))
     with pytest.raises(DataError, match="the labels has no ids while others have"):
-        align(views, OwnLabels(np.array([0, 1, 0]), None))
+        align(views, SampleLabels(np.array([0, 1, 0]), None))
 
 
 def test_without_ids_lengths_must_agree(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gainroute.experiments.records import DeferOutcome, Record, Split
-from gainroute.training.outcome import overlay
+from gainroute.experiments.records import DeferAnswers, Record, RouteAnswers
+from gainroute.training.route_answers import overlay
 
 Array = npt.NDArray[Any]
 
@@ -21,7 +21,9 @@ def _posterior(rng: np.random.Generator, labels: Array, k: int, strength: float,
     return posterior
 
 
-def _split(rng: np.random.Generator, n: int, k: int, weak: float, strong: float, alphas: tuple[str, ...]) -> Split:
+def _split(
+    rng: np.random.Generator, n: int, k: int, weak: float, strong: float, alphas: tuple[str, ...]
+) -> RouteAnswers:
     labels = np.arange(n) % k
     local, joint = _posterior(rng, labels, k, weak, 2), _posterior(rng, labels, k, strong, 1)[0]
     pooled = local.mean(axis=0)
@@ -29,8 +31,8 @@ def _split(rng: np.random.Generator, n: int, k: int, weak: float, strong: float,
     for alpha in alphas:
         score = (0.3 - pooled.max(axis=1) + 0.15 * rng.normal(size=n)).clip(-1, 1).astype(np.float32)
         guess = np.where(rng.random(n) < 0.05, (labels + 1) % k, pooled.argmax(axis=1))
-        defer[alpha] = DeferOutcome(score, guess, score > 0)
-    return Split(
+        defer[alpha] = DeferAnswers(score, guess, score > 0)
+    return RouteAnswers(
         np.arange(n), labels, local, joint, pooled.argmax(axis=1), joint.argmax(axis=1), {(0,): labels}, defer
     )  # fmt: skip
 

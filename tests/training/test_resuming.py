@@ -1,4 +1,5 @@
 import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +9,16 @@ import pytest
 import torch
 
 from gainroute._util.progress import NoProgress
-from gainroute.errors import GainrouteError, NotAnArtifactError
+from gainroute.errors import NotAnArtifactError, StorageError
 from gainroute.routing.types import IntArray
-from gainroute.training import checkpoint as checkpoints
 from gainroute.training.answer import answer
-from gainroute.training.checkpoint import Checkpoint, Saved, Store
+from gainroute.training.checkpoint import Checkpoint, CheckpointState, CheckpointStore
 from gainroute.training.data import load_dataset
-from gainroute.training.outcome import Split
 from gainroute.training.prepare import prepare
+from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import TrainingData, train_routes
 from gainroute.training.settings import DeferSettings, LocalSettings, MaskedSettings, RouteSettings, VflSettings
-from gainroute.training.views import TrainingView
+from gainroute.training.training_view import TrainingView
 
 SETTINGS = RouteSettings(
     local=LocalSettings(epochs=2, batch=16, widths=(2, 2, 4, 4), augment=True),
@@ -53,16 +53,16 @@ def _data() -> TrainingData:
 
     images = (rng.normal(size=(48, 1, 4, 4)) + labels[:, None, None, None]).astype(np.float32)
     views = tuple(TrainingView(images, np.arange(48), altered) for _ in range(2))
-    return TrainingData(views, labels, 3, ("left", "right"), "mark")
+    return TrainingData(views, labels, 3, ("left", "right"), "fingerprint")
 
 
-def _outcome(folder: Path | None, progress: NoProgress | None = None) -> Split:
+def _outcome(folder: Path | None, progress: NoProgress | None = None) -> RouteAnswers:
     data = _data()
-    routes = train_routes(data, SETTINGS, seed=0, store=Store(folder), progress=progress or NoProgress())
+    routes = train_routes(data, SETTINGS, seed=0, store=CheckpointStore(folder), progress=progress or NoProgress())
     return answer(routes, [view.clean for view in data.views], np.arange(48), data.labels)
 
 
-def _same(one: Split, other: Split) -> bool:
+def _same(one: RouteAnswers, other: RouteAnswers) -> bool:
     return (
         np.array_equal(one.local_posteriors, other.local_posteriors)
         and np.array_equal(one.strong_posterior, other.strong_posterior)
@@ -72,25 +72,27 @@ def _same(one: Split, other: Split) -> bool:
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> Split:
+def undisturbed() -> RouteAnswers:
     return _outcome(None)
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 5, 6, 8, 10, 13])
-def test_a_run_killed_at_any_point_resumes_to_the_same_bits(epochs: int, undisturbed: Split, tmp_path: Path) -> None:
+def test_a_run_killed_at_any_point_resumes_to_the_same_bits(
+    epochs: int, undisturbed: RouteAnswers, tmp_path: Path
+) -> None:
     with pytest.raises(_KilledError):
         _outcome(tmp_path, _KillAfter(epochs))
     assert _same(_outcome(tmp_path), undisturbed)
 
 
-def test_finished_stages_are_loaded_and_not_trained_again(undisturbed: Split, tmp_path: Path) -> None:
+def test_finished_stages_are_loaded_and_not_trained_again(undisturbed: RouteAnswers, tmp_path: Path) -> None:
     _outcome(tmp_path)
     assert _same(_outcome(tmp_path, _KillAfter(1)), undisturbed), "one epoch more would have raised"
 
 
 def test_another_setting_or_split_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    paths = {store.checkpoint("vfl", SETTINGS.vfl, mark).path for mark in ("a", "b")}
+    store = CheckpointStore(tmp_path)
+    paths = {store.checkpoint("vfl", SETTINGS.vfl, fingerprint).path for fingerprint in ("a", "b")}
     assert len(paths) == 2
     assert store.checkpoint("vfl", SETTINGS.vfl, "a").path in paths
 
@@ -98,12 +100,14 @@ def test_another_setting_or_split_has_a_checkpoint_of_its_own(tmp_path: Path) ->
 def test_other_views_under_the_same_ids_are_other_data() -> None:
     digits = load_dataset("digits")
     changed = replace(digits, train=replace(digits.train, views=tuple(view[..., ::-1] for view in digits.train.views)))
-    marks = [prepare(data, 0.2, 0, how).train.mark for data in (digits, changed) for how in ("", "shifted")]
-    assert len(set(marks)) == 4
-    assert prepare(digits, 0.2, 0).train.mark == marks[0]
+    fingerprints = [
+        prepare(data, 0.2, 0, how).train.fingerprint for data in (digits, changed) for how in ("", "shifted")
+    ]
+    assert len(set(fingerprints)) == 4
+    assert prepare(digits, 0.2, 0).train.fingerprint == fingerprints[0]
 
 
-def test_a_cross_fitted_expert_gets_a_row_of_its_own(undisturbed: Split) -> None:
+def test_a_cross_fitted_expert_gets_a_row_of_its_own(undisturbed: RouteAnswers) -> None:
     assert list(undisturbed.defer) == ["1", "1-crossfit"]
 
 
@@ -111,14 +115,14 @@ def test_a_full_disk_is_a_clear_error_and_the_last_checkpoint_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = Checkpoint(tmp_path / "stage.safetensors")
-    checkpoint.save(Saved(1, 0.5, {"w": torch.ones(3)}))
+    checkpoint.save(CheckpointState(1, 0.5, {"w": torch.ones(3)}))
 
-    def full(path: Path, data: bytes) -> None:
+    def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "write_bytes", full)
-    with pytest.raises(GainrouteError, match=r"No space left.*make room and run the same command again"):
-        checkpoint.save(Saved(2, 1.0, {"w": torch.zeros(3)}))
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"No space left.*free some space .* run the command again"):
+        checkpoint.save(CheckpointState(2, 1.0, {"w": torch.zeros(3)}))
     kept = checkpoint.load()
     assert kept is not None
     assert kept.epochs == 1

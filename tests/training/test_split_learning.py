@@ -13,7 +13,7 @@ from gainroute.training.models.fusion import FusionHead
 from gainroute.training.optimise import batches, one_cycle, seeded
 from gainroute.training.settings import VflSettings
 from gainroute.training.split_learning import FusionServer, InProcessParty, train_split
-from gainroute.training.views import TrainingView, place
+from gainroute.training.training_view import TrainingView, place
 
 N, K = 24, 3
 

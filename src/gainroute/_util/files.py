@@ -1,11 +1,20 @@
-"""Atomic writes, and noticing that a file has changed."""
+"""Atomic writes, noticing that a file has changed, and JSON that every parser reads."""
 
 from __future__ import annotations
 
+import io
+import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-__all__ = ["FileState", "file_state", "write_bytes"]
+import numpy as np
+
+from gainroute.errors import StorageError
+
+__all__ = ["FileState", "file_state", "plain", "write_bytes", "write_json", "write_npz"]
 
 FileState = tuple[tuple[int, int, int] | None, ...]
 
@@ -16,7 +25,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = Fa
     Parameters
     ----------
     path
-        Target file. Its folder must exist.
+        Target file. Its folder is created if needed.
     data
         The whole content.
     private
@@ -25,14 +34,33 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = Fa
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
+            with os.fdopen(descriptor, "wb") as out:
+                out.write(data)
+                out.flush()
+                os.fsync(out.fileno())
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"{target} could not be written ({error.strerror or error}): {len(data):,} bytes are needed; an earlier "
+            "version of the file is unchanged: free some space or choose another folder, then run the command again"
+        ) from error
+
+
+def write_json(path: str | os.PathLike[str], body: Any) -> None:
+    """Write a JSON file as `write_bytes` does."""
+    write_bytes(path, (json.dumps(body, indent=2) + "\n").encode())
+
+
+def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any], *, compress: bool = False) -> None:
+    """Write arrays by name as an `.npz` file, as `write_bytes` does."""
+    out = io.BytesIO()
+    (np.savez_compressed if compress else np.savez)(out, **arrays)
+    write_bytes(path, out.getvalue())
 
 
 def file_state(*paths: Path) -> FileState:
@@ -46,3 +74,22 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def plain(value: Any) -> Any:
+    """Turn arrays into lists, NaN into null, infinities into "inf" and "-inf", and unknown objects into text.
+
+    Examples
+    --------
+    >>> plain({"rate": float("nan"), "threshold": float("inf"), 1: (2.5, None)})
+    {'rate': None, 'threshold': 'inf', '1': [2.5, None]}
+    """
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

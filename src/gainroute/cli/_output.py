@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
 
-from gainroute._util.plain_json import plain
+from gainroute._util.files import plain
 from gainroute.errors import GainrouteError, GainrouteWarning
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from gainroute._util.blas import one_thread
 from gainroute._util.files import write_bytes
 from gainroute.evaluation.metrics import TradeoffCurve, oracle_score, oracle_share, tradeoff_curve
 from gainroute.experiments.candidate_routers import AllPartyRouter, CorrectedGainRouter, LookRouter, PartyClassRouter
-from gainroute.experiments.records import Record, Split, load_record
+from gainroute.experiments.records import Record, RouteAnswers, load_record
 from gainroute.experiments.results import blended_answers
 from gainroute.routing.calibrate import DirichletCalibrator, folds_of
 from gainroute.routing.router import Router
@@ -110,7 +110,7 @@ Chosen = dict[tuple[int, str, str], float]
 
 
 def cross_validate(
-    candidate: Candidate, held: Split, folds: int = OUTER_FOLDS, seed: int = 1, chosen: Chosen | None = None
+    candidate: Candidate, held: RouteAnswers, folds: int = OUTER_FOLDS, seed: int = 1, chosen: Chosen | None = None
 ) -> Outcome:
     """Route every calibration sample by a router fitted on the other folds.
 

@@ -31,10 +31,10 @@ from gainroute.routing.labels import Labels
 from gainroute.routing.payload import check_codec, communication_cost, round_trip
 from gainroute.routing.router import Router
 from gainroute.routing.routers import ExpectedGainRouter
-from gainroute.training.outcome import Split
-from gainroute.training.settings import RouteSettings, own_settings
+from gainroute.training.route_answers import RouteAnswers
+from gainroute.training.settings import RouteSettings, default_route_settings
 
-__all__ = ["evaluate_own", "kind_of", "load_sealed", "seal_run", "served", "train_own"]
+__all__ = ["calibrate_run", "evaluate_own", "kind_of", "load_calibrated_router", "served", "train_own"]
 
 Paths = Sequence["str | os.PathLike[str]"]
 _KIND_WORDS = {"cnn": "images", "mlp": "features"}
@@ -61,7 +61,7 @@ def kind_of(words: Sequence[str]) -> dict[str, str]:
 # ---- the router of a run ------------------------------------------------------------------------
 
 
-def served(run_dir: str | os.PathLike[str], split: Split, codec: str, device: str = "cpu") -> Split:
+def served(run_dir: str | os.PathLike[str], split: RouteAnswers, codec: str, device: str = "cpu") -> RouteAnswers:
     """What a run's folders answer for the samples of `split` when embeddings travel in a codec.
 
     Parameters
@@ -91,9 +91,9 @@ def served(run_dir: str | os.PathLike[str], split: Split, codec: str, device: st
     )
 
 
-def seal_run(
+def calibrate_run(
     run_dir: str | os.PathLike[str],
-    calibration: Split,
+    calibration: RouteAnswers,
     *,
     budget: float = 0.2,
     codec: str = "float32",
@@ -126,7 +126,7 @@ def seal_run(
     return router
 
 
-def load_sealed(run_dir: str | os.PathLike[str]) -> Router:
+def load_calibrated_router(run_dir: str | os.PathLike[str]) -> Router:
     """Load a run's router, if it was calibrated with the models that lie there now."""
     run = RunFolder.at(run_dir)
     names = run.party_names
@@ -200,7 +200,7 @@ def train_own(
         progress=told,
     )
     told.start("routing and drawing", 3)
-    router = seal_run(out, record.calibration, budget=budget, codec=codec, seed=seed, device=device)
+    router = calibrate_run(out, record.calibration, budget=budget, codec=codec, seed=seed, device=device)
     answered = replace(
         record,
         calibration=served(out, record.calibration, codec, device),
@@ -245,7 +245,7 @@ def evaluate_own(
     device
         Where the models run.
     """
-    router = load_sealed(run_dir)
+    router = load_calibrated_router(run_dir)
     codec, body = router.provenance_.codec, RunFolder.at(run_dir).read()
     split = answer_views(
         run_dir, views, labels, id_column=id_column, label_column=label_column, codec=codec, device=device
@@ -299,7 +299,7 @@ def _settings(
     if epochs is None and local_epochs is None:
         return None
     count = len(read_labels(labels, id_column=id_column, label_column=label_column).labels)
-    chosen = own_settings(round(count * (1 - test) * (1 - calibration)))
+    chosen = default_route_settings(round(count * (1 - test) * (1 - calibration)))
     strong, weak = epochs or chosen.vfl.epochs, local_epochs or chosen.local.epochs
     return replace(
         chosen,
@@ -309,7 +309,7 @@ def _settings(
     )
 
 
-def _run_of(router: Router, split: Split) -> Routed:
+def _run_of(router: Router, split: RouteAnswers) -> Routed:
     decision = router.route(split.local_posteriors)
     names = Labels(router.n_classes_, router.classes)
     weak, strong = split.weak_prediction, {}

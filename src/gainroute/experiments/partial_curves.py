@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gainroute.experiments.pages import tables
-from gainroute.experiments.records import Record, Split
+from gainroute.experiments.records import Record, RouteAnswers
 from gainroute.experiments.results import ABLATION, ORACLE, answers_by_mean, mean_std
 from gainroute.routing.partial import PartialDecision, PartialEscalation
 from gainroute.routing.routers import ExpectedGainRouter
@@ -59,12 +59,12 @@ def partial_curves(record: Record, build: Callable[[], ExpectedGainRouter]) -> d
     return found
 
 
-def _answers(split: Split) -> dict[tuple[int, ...], IntArray]:
+def _answers(split: RouteAnswers) -> dict[tuple[int, ...], IntArray]:
     everyone = tuple(range(len(split.local_posteriors)))
     return {**split.subset_predictions, everyone: split.strong_prediction}
 
 
-def _curve(decision: PartialDecision, cost: FloatArray, split: Split) -> FloatArray:
+def _curve(decision: PartialDecision, cost: FloatArray, split: RouteAnswers) -> FloatArray:
     right = np.stack([_answers(split)[subset] == split.labels for subset in decision.subsets], axis=1)
     weak = decision.weak_prediction == split.labels
     rows = np.arange(len(weak))

@@ -24,11 +24,11 @@ from gainroute._util.files import write_bytes
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.types import FloatArray, IntArray
-from gainroute.training.outcome import DeferOutcome, Split, overlay
+from gainroute.training.route_answers import DeferAnswers, RouteAnswers, overlay
 
-__all__ = ["DeferOutcome", "Record", "Split", "load_record", "quantisation_shift", "save_record"]
+__all__ = ["DeferAnswers", "Record", "RouteAnswers", "load_record", "quantisation_shift", "save_record"]
 
-Scorer = Callable[[Split], FloatArray]
+Scorer = Callable[[RouteAnswers], FloatArray]
 
 FORMAT = 1
 _STEPS = {16: 512.0, 8: 12.0}
@@ -57,15 +57,15 @@ class Record:
 
     dataset: str
     seed: int
-    calibration: Split
-    test: Split
-    noisy: Mapping[int, Split]
+    calibration: RouteAnswers
+    test: RouteAnswers
+    noisy: Mapping[int, RouteAnswers]
     noisy_classes: Mapping[int, tuple[int, ...]]
     class_names: tuple[str, ...]
     party_names: tuple[str, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
-    def regimes(self) -> dict[int, Split]:
+    def regimes(self) -> dict[int, RouteAnswers]:
         """The test part under every regime, 0 being the clean one."""
         return {0: self.test, **self.noisy}
 
@@ -95,7 +95,7 @@ def _small(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     return values.astype(np.uint8 if count <= 256 else np.uint16)
 
 
-def _pack(split: Split, prefix: str, bits: int, classes: int) -> dict[str, npt.NDArray[Any]]:
+def _pack(split: RouteAnswers, prefix: str, bits: int, classes: int) -> dict[str, npt.NDArray[Any]]:
     scores = [outcome.score for outcome in split.defer.values()]
     arrays = {
         "ids": split.ids,
@@ -115,18 +115,18 @@ def _pack(split: Split, prefix: str, bits: int, classes: int) -> dict[str, npt.N
     return {f"{prefix}.{name}": array for name, array in arrays.items()}
 
 
-def _unpack(arrays: Mapping[str, npt.NDArray[Any]], prefix: str, meta: Mapping[str, Any]) -> Split:
+def _unpack(arrays: Mapping[str, npt.NDArray[Any]], prefix: str, meta: Mapping[str, Any]) -> RouteAnswers:
     bits = meta["bits"]
     labels = arrays[f"{prefix}.labels"].astype(np.int64)
     defer = {}
     for index, alpha in enumerate(meta["alphas"]):
         score = arrays[f"{prefix}.defer_score"][index]
-        defer[alpha] = DeferOutcome(
+        defer[alpha] = DeferAnswers(
             (score if bits == 32 else score / _SCORE).astype(np.float32),
             arrays[f"{prefix}.defer_prediction"][index].astype(np.int64),
             np.unpackbits(arrays[f"{prefix}.defer_canonical"][index], count=len(labels)).astype(bool),
         )
-    return Split(
+    return RouteAnswers(
         arrays[f"{prefix}.ids"],
         labels,
         _decode(arrays[f"{prefix}.local"], bits),
@@ -237,7 +237,7 @@ def _expected_gain(record: Record) -> Scorer:
     return lambda split: router.route(split.local_posteriors).score
 
 
-def _accuracy_at(split: Split, scores: FloatArray, budget: float) -> float:
+def _accuracy_at(split: RouteAnswers, scores: FloatArray, budget: float) -> float:
     rows = np.argsort(-scores, kind="stable")[: round(budget * len(split))]
     answer = split.weak_prediction.copy()
     answer[rows] = split.strong_prediction[rows]

@@ -25,7 +25,7 @@ from gainroute.evaluation.metrics import (
     reliability_diagram,
     tradeoff_curve,
 )
-from gainroute.experiments.records import Record, Split
+from gainroute.experiments.records import Record, RouteAnswers
 from gainroute.routing.calibrate import Calibrator, fit_dirichlet, fit_temperature, identity_calibration
 from gainroute.routing.decide import calibration_threshold
 from gainroute.routing.pool import pool_mean
@@ -250,7 +250,7 @@ class Routed:
         return point.escalation_rate, point.accuracy
 
 
-def routed(scores: RouterScores, split: Split, regime: int) -> Routed:
+def routed(scores: RouterScores, split: RouteAnswers, regime: int) -> Routed:
     """Put a router's scores beside what both routes got right, in the order of the ids."""
     order = np.argsort(split.ids, kind="stable")
     weak = scores.weak_prediction[regime] == split.labels

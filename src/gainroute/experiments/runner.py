@@ -27,8 +27,8 @@ from gainroute.experiments.records import Record, load_record, quantisation_shif
 from gainroute.routing.payload import round_trip
 from gainroute.training.data.noise import add_noise, noisy_classes
 from gainroute.training.data.registry import load_dataset
-from gainroute.training.outcome import Split, overlay
-from gainroute.training.settings import RouteSettings, own_settings
+from gainroute.training.route_answers import RouteAnswers, overlay
+from gainroute.training.settings import RouteSettings, default_route_settings
 
 if TYPE_CHECKING:
     from gainroute.training.prepare import Prepared
@@ -74,15 +74,15 @@ def run_cell(
         In full precision; `save_record` rounds it.
     """
     # torch is imported here and not above: a config and a record are read without it.
-    from gainroute.training.checkpoint import Store
+    from gainroute.training.checkpoint import CheckpointStore
     from gainroute.training.optimise import threads
     from gainroute.training.prepare import prepare
     from gainroute.training.routes import train_routes
-    from gainroute.training.trained_run import leave_run
+    from gainroute.training.trained_run import write_run
 
     dataset = load_dataset(config.data, data_dir)
     prepared = prepare(dataset, config.data.calibration, seed, repr(config.data))
-    store = Store(None if work_dir is None else Path(work_dir) / config.name / f"seed{seed}")
+    store = CheckpointStore(None if work_dir is None else Path(work_dir) / config.name / f"seed{seed}")
     told = progress or NoProgress()
     with threads(config.threads):
         routes = train_routes(prepared.train, config.routes, seed=seed, store=store, progress=told, device=device)
@@ -91,7 +91,7 @@ def run_cell(
         seconds = store.seconds() | {"answering": time.perf_counter() - began}
     if run_dir is not None:
         held, clean = prepared.calibration, prepared.test
-        leave_run(
+        write_run(
             run_dir,
             routes,
             prepared.preprocess,
@@ -115,7 +115,7 @@ def run_cell(
 
 def _answer(
     config: Config, seed: int, prepared: Prepared, routes: Routes, classes: int, device: str
-) -> tuple[Split, Split, dict[int, Split], dict[int, tuple[int, ...]]]:
+) -> tuple[RouteAnswers, RouteAnswers, dict[int, RouteAnswers], dict[int, tuple[int, ...]]]:
     from gainroute.training.answer import answer
 
     held, clean = prepared.calibration, prepared.test
@@ -141,7 +141,7 @@ def _metadata(config: dict[str, Any], prepared: Prepared, routes: Routes, second
     return {
         "config": config,
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__},
-        "split_hash": prepared.mark,
+        "split_hash": prepared.fingerprint,
         "embedding_dimensions": list(routes.strong.head_spec.options["dimensions"]),
         "parameters": {
             "local": [sum(p.numel() for p in model.parameters()) for model in routes.local],
@@ -256,10 +256,10 @@ def train_views(
         Where it runs, and who is told.
     """
     from gainroute.training.answer import answer
-    from gainroute.training.checkpoint import Store
+    from gainroute.training.checkpoint import CheckpointStore
     from gainroute.training.own import prepare_own
     from gainroute.training.routes import train_routes
-    from gainroute.training.trained_run import leave_run
+    from gainroute.training.trained_run import write_run
 
     out, told = Path(out_dir), progress or NoProgress()
     options = {"seed": seed, "test": test, "calibration": calibration}
@@ -273,15 +273,15 @@ def train_views(
         label_column=label_column,
         kinds=kinds,
     )
-    prepared, store = own.prepared, Store(out / "work")
-    chosen = settings or own_settings(len(prepared.train.labels))
+    prepared, store = own.prepared, CheckpointStore(out / "work")
+    chosen = settings or default_route_settings(len(prepared.train.labels))
     routes = train_routes(prepared.train, chosen, seed=seed, store=store, progress=told, device=device)
     parties = prepared.train.party_names
     splits = [answer(routes, p.views, p.ids, p.labels, device) for p in (prepared.calibration, prepared.test)]
     config = {**options, **asdict(chosen)}
     metadata = _metadata(config, prepared, routes, store.seconds())
     record = Record("own", seed, splits[0], splits[1], {}, {}, own.class_names, parties, metadata)
-    leave_run(out, routes, prepared.preprocess, own.ids, own.views, party_names=parties, class_names=own.class_names)
+    write_run(out, routes, prepared.preprocess, own.ids, own.views, party_names=parties, class_names=own.class_names)
     save_record(record, out / "record.npz")
     return record
 
@@ -295,7 +295,7 @@ def answer_views(
     label_column: str = "label",
     codec: str = "float32",
     device: str = "cpu",
-) -> Split:
+) -> RouteAnswers:
     """What a trained run answers on new views; no subsets, no learning to defer.
 
     Parameters
@@ -328,7 +328,7 @@ def answer_views(
     strong = load_fusion(Path(run_dir) / "server", device)(sent)
     weak = local.mean(axis=0, dtype=np.float64).argmax(axis=1)
     codes = encode_labels(np.asarray(values), parties[0].class_names)
-    return Split(ids, codes, local, strong, weak.astype(np.int64), strong.argmax(axis=1).astype(np.int64))
+    return RouteAnswers(ids, codes, local, strong, weak.astype(np.int64), strong.argmax(axis=1).astype(np.int64))
 
 
 def summary(record: Record) -> dict[str, list[float]]:

@@ -21,7 +21,7 @@ from gainroute.control.drift import DriftMonitor
 from gainroute.control.logged_decisions import LoggedDecisions
 from gainroute.control.recalibrate import recalibrate
 from gainroute.control.shadow import compare_shadow
-from gainroute.experiments.records import Record, Split, load_record
+from gainroute.experiments.records import Record, RouteAnswers, load_record
 from gainroute.routing.router import Router
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.types import BoolArray, FloatArray, IntArray
@@ -52,7 +52,7 @@ LEAN = 3.0  # how much likelier the classes are that a mix leans to
 class Stream:
     """Samples in their order, and where the world turns."""
 
-    split: Split
+    split: RouteAnswers
     turn: int
 
 
@@ -63,7 +63,7 @@ def fit(record: Record, budget: float, threshold: str = "cross-fitted") -> Expec
     return router.fit(held.local_posteriors, held.labels, held.strong_prediction)
 
 
-def hard_classes(router: Router, held: Split) -> IntArray:
+def hard_classes(router: Router, held: RouteAnswers) -> IntArray:
     """The half of the classes that the router escalates most, by the calibration part."""
     above = router.route(held.local_posteriors).escalate
     count = np.maximum(np.bincount(held.labels, minlength=router.n_classes_), 1)
@@ -71,7 +71,7 @@ def hard_classes(router: Router, held: Split) -> IntArray:
     return np.sort(np.argsort(-rate, kind="stable")[: router.n_classes_ // 2])
 
 
-def turning_stream(split: Split, hard: IntArray, length: int = LENGTH, seed: int = 0) -> Stream:
+def turning_stream(split: RouteAnswers, hard: IntArray, length: int = LENGTH, seed: int = 0) -> Stream:
     """A mix that leans to the easy classes, and from midway to the hard ones."""
     rng = np.random.default_rng(seed)
     is_hard = np.isin(split.labels, hard)
@@ -87,7 +87,7 @@ def noisy_stream(record: Record, classes: int, length: int = LENGTH, seed: int =
     return Stream(_join(record.test.take(clean), record.noisy[classes].take(noisy)), half)
 
 
-def spoiled(split: Split, share: float, seed: int = 0, classes: IntArray | None = None) -> Split:
+def spoiled(split: RouteAnswers, share: float, seed: int = 0, classes: IntArray | None = None) -> RouteAnswers:
     """Synthetic: this share of the strong answers (of some classes only) replaced by a wrong one drawn at random."""
     rng = np.random.default_rng(seed)
     k = split.local_posteriors.shape[2]
@@ -98,7 +98,7 @@ def spoiled(split: Split, share: float, seed: int = 0, classes: IntArray | None 
     return replace(split, strong_prediction=np.where(hit, wrong, split.strong_prediction))
 
 
-def accuracy_at(split: Split, score: FloatArray, rate: float) -> float:
+def accuracy_at(split: RouteAnswers, score: FloatArray, rate: float) -> float:
     """Accuracy when this share of the highest scores is escalated: a threshold matched afterwards."""
     weak_right, gain = _gain(split)
     gained = gains_at(score, gain, np.ones((1, len(gain))), np.array([rate]))[0, 0]
@@ -189,7 +189,7 @@ class HarmStudy:
 
 def harm_study(
     router: Router,
-    test: Split,
+    test: RouteAnswers,
     budget: float = 0.2,
     *,
     share: float = 0.9,
@@ -324,7 +324,13 @@ def recalibration_study(
 
 
 def _logged(
-    router: Router, split: Split, budget: float, explore: float, rng: np.random.Generator, bias: float, declared: bool
+    router: Router,
+    split: RouteAnswers,
+    budget: float,
+    explore: float,
+    rng: np.random.Generator,
+    bias: float,
+    declared: bool,
 ) -> LoggedDecisions:
     """What a controller would have logged, with the feedback it got."""
     decision = BudgetController(router, budget, explore=explore, seed=int(rng.integers(2**31))).route(
@@ -393,9 +399,9 @@ def _drawn(rng: np.random.Generator, weight: FloatArray, count: int) -> IntArray
     return rng.choice(len(weight), count, p=weight / weight.sum())
 
 
-def _join(one: Split, two: Split) -> Split:
+def _join(one: RouteAnswers, two: RouteAnswers) -> RouteAnswers:
     """Two splits, one after the other; what is not replayed is left out."""
-    return Split(
+    return RouteAnswers(
         ids=np.concatenate([one.ids, two.ids]),
         labels=np.concatenate([one.labels, two.labels]),
         local_posteriors=np.concatenate([one.local_posteriors, two.local_posteriors], axis=1),
@@ -405,12 +411,12 @@ def _join(one: Split, two: Split) -> Split:
     )
 
 
-def _gain(split: Split) -> tuple[FloatArray, FloatArray]:
+def _gain(split: RouteAnswers) -> tuple[FloatArray, FloatArray]:
     weak_right = (split.weak_prediction == split.labels).astype(np.float64)
     return weak_right, (split.strong_prediction == split.labels) - weak_right
 
 
-def _right_at(split: Split, score: FloatArray, rate: float) -> FloatArray:
+def _right_at(split: RouteAnswers, score: FloatArray, rate: float) -> FloatArray:
     """Right answers with this share escalated, (N,)."""
     weak_right, gain = _gain(split)
     top = np.zeros(len(split))

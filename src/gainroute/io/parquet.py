@@ -15,13 +15,22 @@ from gainroute.errors import DataError, MissingExtraError
 from gainroute.routing.inputs import SUM_TOLERANCE
 from gainroute.routing.types import BoolArray, FloatArray, LabelArray
 
-__all__ = ["Parties", "join", "read_ids", "read_known", "read_parties", "read_party_files", "read_table", "to_parquet"]
+__all__ = [
+    "PartyPosteriors",
+    "join",
+    "read_ids",
+    "read_known",
+    "read_parties",
+    "read_party_files",
+    "read_table",
+    "to_parquet",
+]
 
 PREFIX = "posterior"
 
 
 @dataclass(frozen=True, eq=False)
-class Parties:
+class PartyPosteriors:
     """Local posteriors (M, N, K), who answered (M, N), and the names of parties and classes."""
 
     local: FloatArray
@@ -78,7 +87,7 @@ def to_parquet(columns: dict[str, Any]) -> bytes:
 # ---- one file, all parties ----------------------------------------------------------------------
 
 
-def read_parties(table: Any, source: str, class_names: LabelArray | None = None) -> Parties:
+def read_parties(table: Any, source: str, class_names: LabelArray | None = None) -> PartyPosteriors:
     """Find every party's posterior among the columns `posterior…`."""
     lists, numbers = _posterior_columns(table, source)
     if lists and numbers:
@@ -163,7 +172,7 @@ def join(tables: Sequence[Any], sources: Sequence[str], on: str) -> tuple[list[A
 
 def read_party_files(
     tables: Sequence[Any], sources: Sequence[str], on: str, class_names: LabelArray | None = None
-) -> Parties:
+) -> PartyPosteriors:
     """Read one party a table, whose name is that of its file."""
     parties, classes = [], None
     for table, source in zip(tables, sources, strict=True):
@@ -321,7 +330,7 @@ def _from_classes(name: str, columns: list[FloatArray], source: str) -> _Party:
     return _Party(name, posterior, there)
 
 
-def _stack(parties: list[_Party], source: str, class_names: LabelArray | None) -> Parties:
+def _stack(parties: list[_Party], source: str, class_names: LabelArray | None) -> PartyPosteriors:
     sizes = {p.name: p.posterior.shape[1] for p in parties if p.posterior is not None}
     if not sizes:
         raise DataError(f"{source}: no party answered any sample; at least one posterior is needed")
@@ -332,7 +341,7 @@ def _stack(parties: list[_Party], source: str, class_names: LabelArray | None) -
     blank = np.full((len(parties[0].present), k), 1 / k)
     local = np.stack([blank if p.posterior is None else p.posterior for p in parties])
     present = np.stack([p.present for p in parties])
-    return Parties(local, present, tuple(p.name for p in parties), class_names)
+    return PartyPosteriors(local, present, tuple(p.name for p in parties), class_names)
 
 
 def _known(table: Any, column: str, source: str, *, missing: bool) -> LabelArray:

@@ -16,11 +16,11 @@ from gainroute.errors import DataError, MissingExtraError
 from gainroute.io.preprocess import Raw
 from gainroute.routing.types import LabelArray
 
-__all__ = ["OwnLabels", "OwnView", "align", "read_labels", "read_view"]
+__all__ = ["PartyView", "SampleLabels", "align", "read_labels", "read_view"]
 
 
 @dataclass(frozen=True)
-class OwnView:
+class PartyView:
     """One party's view as it was read.
 
     Attributes
@@ -40,14 +40,14 @@ class OwnView:
     def __len__(self) -> int:
         return len(self.raw) if isinstance(self.raw, np.ndarray) else len(next(iter(self.raw.values())))
 
-    def take(self, rows: npt.NDArray[Any]) -> OwnView:
+    def take(self, rows: npt.NDArray[Any]) -> PartyView:
         """The samples of `rows`, in that order."""
         raw = self.raw[rows] if isinstance(self.raw, np.ndarray) else {k: v[rows] for k, v in self.raw.items()}
-        return OwnView(self.name, None if self.ids is None else self.ids[rows], raw)
+        return PartyView(self.name, None if self.ids is None else self.ids[rows], raw)
 
 
 @dataclass(frozen=True)
-class OwnLabels:
+class SampleLabels:
     """Labels as they were read: any values, and ids or None."""
 
     labels: LabelArray
@@ -105,7 +105,7 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def read_view(path: str | os.PathLike[str], *, id_column: str = "id", label_column: str = "label") -> OwnView:
+def read_view(path: str | os.PathLike[str], *, id_column: str = "id", label_column: str = "label") -> PartyView:
     """Read one party's view.
 
     Parameters
@@ -123,7 +123,7 @@ def read_view(path: str | os.PathLike[str], *, id_column: str = "id", label_colu
             raise DataError(f"{file}: x has shape {x.shape}: it has to be (N, …) with at least one sample")
         if x.dtype.kind not in "fiub":
             raise DataError(f"{file}: x is of type {x.dtype}: it has to be numbers")
-        return OwnView(file.stem, _checked_ids(ids, len(x), file), x)
+        return PartyView(file.stem, _checked_ids(ids, len(x), file), x)
     columns = _parquet(file)
     if id_column not in columns:
         raise DataError(f"{file} has no column {id_column!r} to align by: it has {', '.join(columns)}; see id_column")
@@ -131,10 +131,10 @@ def read_view(path: str | os.PathLike[str], *, id_column: str = "id", label_colu
     columns.pop(label_column, None)
     if not columns or len(ids) == 0:
         raise DataError(f"{file} has no features beside id and label, or no rows")
-    return OwnView(file.stem, _checked_ids(ids, len(ids), file), columns)
+    return PartyView(file.stem, _checked_ids(ids, len(ids), file), columns)
 
 
-def read_labels(path: str | os.PathLike[str], *, id_column: str = "id", label_column: str = "label") -> OwnLabels:
+def read_labels(path: str | os.PathLike[str], *, id_column: str = "id", label_column: str = "label") -> SampleLabels:
     """Read labels: ``.npz`` with ``labels`` and optional ``ids``, or Parquet with an id and a label column."""
     file = _existing(path)
     if file.suffix == ".npz":
@@ -142,14 +142,14 @@ def read_labels(path: str | os.PathLike[str], *, id_column: str = "id", label_co
         labels = arrays["labels"]
         if labels.ndim != 1:
             raise DataError(f"{file}: labels has shape {labels.shape}: it has to be (N,)")
-        return OwnLabels(labels, _checked_ids(arrays.get("ids"), len(labels), file))
+        return SampleLabels(labels, _checked_ids(arrays.get("ids"), len(labels), file))
     columns = _parquet(file)
     for name in (id_column, label_column):
         if name not in columns:
             raise DataError(f"{file} has no column {name!r}: it has {', '.join(columns)}")
     if any(value is None for value in columns[label_column]):
         raise DataError(f"{file}: column {label_column!r} has gaps: leave unlabelled samples out")
-    return OwnLabels(columns[label_column], _checked_ids(columns[id_column], len(columns[id_column]), file))
+    return SampleLabels(columns[label_column], _checked_ids(columns[id_column], len(columns[id_column]), file))
 
 
 def _checked_ids(ids: LabelArray | None, count: int, file: Path) -> LabelArray | None:
@@ -167,7 +167,9 @@ def _checked_ids(ids: LabelArray | None, count: int, file: Path) -> LabelArray |
     return ids
 
 
-def align(views: Sequence[OwnView], labels: OwnLabels | None) -> tuple[LabelArray, list[OwnView], LabelArray | None]:
+def align(
+    views: Sequence[PartyView], labels: SampleLabels | None
+) -> tuple[LabelArray, list[PartyView], LabelArray | None]:
     """Put every view, and the labels, in the order of the first of them that has ids; report what does not align.
 
     Returns

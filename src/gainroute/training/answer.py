@@ -11,9 +11,9 @@ import torch
 from gainroute.routing.types import IntArray, LabelArray
 from gainroute.training.defer import pool_defer
 from gainroute.training.masked import subsets
-from gainroute.training.outcome import Split
+from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import Routes, predict
-from gainroute.training.views import forward_all
+from gainroute.training.training_view import forward_all
 
 __all__ = ["answer"]
 
@@ -24,7 +24,7 @@ def answer(
     ids: LabelArray,
     labels: IntArray,
     device: str = "cpu",
-) -> Split:
+) -> RouteAnswers:
     """Both routes on standardised views, all of them in both rounds.
 
     Parameters
@@ -55,7 +55,7 @@ def answer(
         alpha: pool_defer([forward_all(model, view, device) for model, view in zip(models, views, strict=True)])
         for alpha, models in routes.defer.items()
     }
-    return Split(
+    return RouteAnswers(
         ids,
         labels,
         local,

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from gainroute._util.files import write_bytes
-from gainroute.errors import GainrouteError, NotAnArtifactError
+from gainroute.errors import NotAnArtifactError
 
-__all__ = ["Checkpoint", "Kept", "Saved", "Stateful", "Store", "gather", "scatter", "write_kept"]
+__all__ = ["Checkpoint", "CheckpointState", "CheckpointStore", "ModelState", "Stateful", "gather", "scatter"]
 
 
 class Stateful(Protocol):
@@ -30,7 +30,7 @@ class Stateful(Protocol):
         ...
 
 
-class Kept:
+class ModelState:
     """A model as an object whose state a checkpoint keeps."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -57,20 +57,8 @@ def scatter(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor]) -> Non
         part.restore({key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)})
 
 
-def write_kept(path: Path, data: bytes) -> None:
-    """Write whole or not at all; a full disk becomes an error that says what to do."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, data)
-    except OSError as error:
-        raise GainrouteError(
-            f"{path} could not be written ({error.strerror or error}): {len(data)} bytes are needed; what was "
-            "finished before is kept, so make room and run the same command again"
-        ) from error
-
-
 @dataclass(frozen=True)
-class Saved:
+class CheckpointState:
     """What a checkpoint holds: epochs finished, the seconds they took, and the state after them."""
 
     epochs: int
@@ -84,7 +72,7 @@ class Checkpoint:
 
     path: Path | None = None
 
-    def load(self) -> Saved | None:
+    def load(self) -> CheckpointState | None:
         """What an earlier run left, or None where there is no file."""
         if self.path is None or not self.path.is_file():
             return None
@@ -94,13 +82,13 @@ class Checkpoint:
             with safe_open(self.path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            return Saved(int(metadata["epochs"]), float(metadata["seconds"]), tensors)
+            return CheckpointState(int(metadata["epochs"]), float(metadata["seconds"]), tensors)
         except (SafetensorError, KeyError, ValueError) as error:
             raise NotAnArtifactError(
                 f"checkpoint {self.path} cannot be read ({error}): delete it and the stage starts over"
             ) from error
 
-    def save(self, saved: Saved) -> None:
+    def save(self, saved: CheckpointState) -> None:
         """Replace the file."""
         if self.path is None:
             return
@@ -108,10 +96,10 @@ class Checkpoint:
 
         body = {name: tensor.detach().cpu().contiguous() for name, tensor in saved.tensors.items()}
         metadata = {"epochs": str(saved.epochs), "seconds": f"{saved.seconds:.3f}"}
-        write_kept(self.path, save(body, metadata=metadata))
+        write_bytes(self.path, save(body, metadata=metadata))
 
 
-class Store:
+class CheckpointStore:
     """The folder of a run's checkpoints; None keeps nothing."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
@@ -126,9 +114,9 @@ class Store:
         if self._folder is None:
             return Checkpoint()
         body = json.dumps([stage, *(repr(value) for value in determinants)])
-        mark = hashlib.sha256(body.encode()).hexdigest()[:10]
+        fingerprint = hashlib.sha256(body.encode()).hexdigest()[:10]
         name = stage.replace(" ", "-")
-        self._given[stage] = Checkpoint(self._folder / f"{name}-{mark}.safetensors")
+        self._given[stage] = Checkpoint(self._folder / f"{name}-{fingerprint}.safetensors")
         return self._given[stage]
 
     def seconds(self) -> dict[str, float]:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from gainroute._util.progress import Progress
-from gainroute.training.checkpoint import Checkpoint, Kept, Stateful
+from gainroute.training.checkpoint import Checkpoint, ModelState, Stateful
 from gainroute.training.epochs import run_epochs
 from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.optimise import Stepper, batches, derive, seeded, steps_in
-from gainroute.training.settings import Fit
-from gainroute.training.views import TrainingView, place, to_tensor
+from gainroute.training.settings import FitSettings
+from gainroute.training.training_view import TrainingView, place, to_tensor
 
 __all__ = ["Loss", "train_classifier"]
 
@@ -25,7 +25,7 @@ def train_classifier(
     spec: ModelSpec,
     view: TrainingView,
     loss: Loss,
-    fit: Fit,
+    fit: FitSettings,
     *,
     name: str,
     seed: int,
@@ -61,7 +61,7 @@ def train_classifier(
         model = place(build_model(spec), device)
     count = len(view.clean)
     stepper = Stepper([model], fit, steps_in(count, fit))
-    parts: dict[str, Stateful] = {"model": Kept(model), "stepper": stepper}
+    parts: dict[str, Stateful] = {"model": ModelState(model), "stepper": stepper}
 
     def epoch(number: int) -> float:
         inputs = to_tensor(view.epoch(derive(seed, name), number, augment=fit.augment), device)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gainroute.training.classifiers import Loss
-from gainroute.training.outcome import DeferOutcome
+from gainroute.training.route_answers import DeferAnswers
 
 __all__ = ["alpha_key", "defer_loss", "pool_defer"]
 
@@ -48,10 +48,10 @@ def defer_loss(labels: Tensor, expert_correct: Tensor, alpha: float) -> Loss:
     return loss
 
 
-def pool_defer(logits: Sequence[Tensor]) -> DeferOutcome:
+def pool_defer(logits: Sequence[Tensor]) -> DeferAnswers:
     """Average the parties' (N, K + 1) posteriors; score and prediction of each sample."""
     pooled: npt.NDArray[np.float64] = (
         torch.stack([party.double().softmax(dim=1) for party in logits]).mean(dim=0).numpy()
     )
     score = pooled[:, -1] - pooled[:, :-1].max(axis=1)
-    return DeferOutcome(score.astype(np.float32), pooled[:, :-1].argmax(axis=1).astype(np.int64), score > 0)
+    return DeferAnswers(score.astype(np.float32), pooled[:, :-1].argmax(axis=1).astype(np.int64), score > 0)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from gainroute._util.progress import Progress
-from gainroute.training.checkpoint import Checkpoint, Saved, Stateful, gather, scatter
+from gainroute.training.checkpoint import Checkpoint, CheckpointState, Stateful, gather, scatter
 from gainroute.training.optimise import seeded
 
 __all__ = ["run_epochs"]
@@ -52,5 +52,5 @@ def run_epochs(
         with seeded(seed, name, number):
             loss = epoch(number)
         seconds += time.perf_counter() - began
-        checkpoint.save(Saved(number + 1, seconds, gather(parts)))
+        checkpoint.save(CheckpointState(number + 1, seconds, gather(parts)))
         progress.advance(f"loss {loss:.3f}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gainroute._util.progress import Progress
-from gainroute.training.checkpoint import Checkpoint, Kept, Stateful
+from gainroute.training.checkpoint import Checkpoint, ModelState, Stateful
 from gainroute.training.epochs import run_epochs
 from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.optimise import Stepper, batches, derive, seeded, steps_in
@@ -79,7 +79,7 @@ def train_masked(
         head = build_model(spec).to(device)
     count = len(labels)
     stepper = Stepper([head], settings, steps_in(count, settings))
-    parts: dict[str, Stateful] = {"head": Kept(head), "stepper": stepper}
+    parts: dict[str, Stateful] = {"head": ModelState(head), "stepper": stepper}
     inputs = [embedding.to(device) for embedding in embeddings]
     labels = labels.to(device)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gainroute.routing.types import IntArray
-from gainroute.training.settings import Fit
+from gainroute.training.settings import FitSettings
 
 __all__ = ["Stepper", "batches", "derive", "one_cycle", "seeded", "steps_in", "threads"]
 
@@ -58,7 +58,7 @@ def batches(count: int, size: int, seed: int) -> Iterator[IntArray]:
         yield order[first : first + size]
 
 
-def steps_in(count: int, fit: Fit) -> int:
+def steps_in(count: int, fit: FitSettings) -> int:
     """How many steps `fit` takes on `count` samples."""
     return fit.epochs * max(1, count // min(fit.batch, count))
 
@@ -76,7 +76,7 @@ def one_cycle(step: int, total: int, peak: float) -> float:
 class Stepper:
     """AdamW on one model, with the one-cycle rate; its state goes into a checkpoint as plain tensors."""
 
-    def __init__(self, models: Iterable[nn.Module], fit: Fit, total: int) -> None:
+    def __init__(self, models: Iterable[nn.Module], fit: FitSettings, total: int) -> None:
         parameters = [p for model in models for p in model.parameters()]
         self._parameters = parameters
         self._peak = fit.rate

@@ -17,7 +17,7 @@ from gainroute.training.data.dataset import Part
 from gainroute.training.data.splits import content_hash, split_hash, stratified_split
 from gainroute.training.prepare import Prepared
 from gainroute.training.routes import TrainingData
-from gainroute.training.views import TrainingView
+from gainroute.training.training_view import TrainingView
 
 __all__ = ["OwnData", "encode_labels", "prepare_own"]
 
@@ -96,9 +96,9 @@ def prepare_own(
     fitted = tuple(fit_preprocess(view.take(train).raw, (kinds or {}).get(view.name, "auto")) for view in aligned)
     inputs = tuple(apply_preprocess(p, view.raw) for p, view in zip(fitted, aligned, strict=True))
     whole = Part(ids, codes, inputs)
-    mark = split_hash(*((ids[rows], codes[rows]) for rows in (train, held, held_out)))
+    fingerprint = split_hash(*((ids[rows], codes[rows]) for rows in (train, held, held_out)))
     views_ready = tuple(TrainingView(x[train], train) for x in inputs)
-    told = f"{mark}/{content_hash([view.clean for view in views_ready])}"
+    told = f"{fingerprint}/{content_hash([view.clean for view in views_ready])}"
     data = TrainingData(views_ready, codes[train], len(class_names), tuple(names), told)
-    prepared = Prepared(data, ids[train], whole.take(held), whole.take(held_out), fitted, mark)
+    prepared = Prepared(data, ids[train], whole.take(held), whole.take(held_out), fitted, fingerprint)
     return OwnData(prepared, class_names, ids, inputs)

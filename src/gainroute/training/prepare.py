@@ -13,7 +13,7 @@ from gainroute.routing.types import IntArray
 from gainroute.training.data.dataset import Augment, Dataset, Part
 from gainroute.training.data.splits import content_hash, split_hash, stratified_split
 from gainroute.training.routes import TrainingData
-from gainroute.training.views import TrainingView
+from gainroute.training.training_view import TrainingView
 
 __all__ = ["Prepared", "prepare"]
 
@@ -32,7 +32,7 @@ class Prepared:
         The other two parts.
     preprocess
         One a party: from a view as it was given to a model's input.
-    mark
+    fingerprint
         The hash of the split.
     """
 
@@ -41,7 +41,7 @@ class Prepared:
     calibration: Part
     test: Part
     preprocess: tuple[Preprocess, ...]
-    mark: str
+    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,13 @@ def prepare(dataset: Dataset, calibration: float, seed: int, settings: str = "")
     def scaled(part: Part) -> Part:
         return Part(part.ids, part.labels, tuple(s(view) for s, view in zip(scalers, part.views, strict=True)))
 
-    mark = split_hash(*((part.ids, part.labels) for part in (train, held, dataset.test)))
+    fingerprint = split_hash(*((part.ids, part.labels) for part in (train, held, dataset.test)))
     views = tuple(
         TrainingView(scale(view), first, None if dataset.augment is None else _Altered(dataset.augment, party, scale))
         for party, (scale, view) in enumerate(zip(scalers, train.views, strict=True))
     )
-    told = f"{mark}/{content_hash([view.clean for view in views])}/{settings}"
+    told = f"{fingerprint}/{content_hash([view.clean for view in views])}/{settings}"
     data = TrainingData(views, train.labels, dataset.classes, dataset.party_names, told)
-    return Prepared(data, train.ids, scaled(held), scaled(dataset.test), tuple(map(ImagePreprocess, scalers)), mark)
+    return Prepared(
+        data, train.ids, scaled(held), scaled(dataset.test), tuple(map(ImagePreprocess, scalers)), fingerprint
+    )

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from gainroute._util.progress import Progress
 from gainroute.routing.types import IntArray
-from gainroute.training.checkpoint import Store
+from gainroute.training.checkpoint import CheckpointStore
 from gainroute.training.classifiers import Loss, train_classifier
 from gainroute.training.data.splits import stratified_split
 from gainroute.training.defer import alpha_key, defer_loss
@@ -22,7 +22,7 @@ from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.optimise import derive, seeded
 from gainroute.training.settings import LocalSettings, RouteSettings, VflSettings
 from gainroute.training.split_learning import FusionServer, InProcessParty, train_split
-from gainroute.training.views import TrainingView, forward_all
+from gainroute.training.training_view import TrainingView, forward_all
 
 __all__ = ["Routes", "StrongRoute", "TrainingData", "predict", "train_routes"]
 
@@ -41,20 +41,22 @@ class TrainingData:
         Number of classes, K.
     party_names
         In the order of the views.
-    mark
-        Stands for the data: checkpoints under another mark are not resumed.
+    fingerprint
+        Stands for the data: checkpoints under another fingerprint are not resumed.
     """
 
     views: tuple[TrainingView, ...]
     labels: IntArray
     classes: int
     party_names: tuple[str, ...]
-    mark: str
+    fingerprint: str
 
-    def take(self, rows: IntArray, mark: str) -> TrainingData:
+    def take(self, rows: IntArray, fingerprint: str) -> TrainingData:
         """Only these samples."""
         views = tuple(view.take(rows) for view in self.views)
-        return TrainingData(views, self.labels[rows], self.classes, self.party_names, f"{self.mark}/{mark}")
+        return TrainingData(
+            views, self.labels[rows], self.classes, self.party_names, f"{self.fingerprint}/{fingerprint}"
+        )
 
 
 @dataclass(frozen=True)
@@ -114,17 +116,19 @@ class _Trainer:
 
     settings: RouteSettings
     seed: int
-    store: Store
+    store: CheckpointStore
     progress: Progress
     device: str
 
-    def local(self, data: TrainingData, outputs: int, loss: Loss, stage: str, *marks: object) -> tuple[nn.Module, ...]:
+    def local(
+        self, data: TrainingData, outputs: int, loss: Loss, stage: str, *fingerprints: object
+    ) -> tuple[nn.Module, ...]:
         """One classifier a party."""
         fit = self.settings.local
         trained = []
         for view, party in zip(data.views, data.party_names, strict=True):
             spec, name = _local_spec(view, outputs, fit), f"{stage} {party}"
-            checkpoint = self.store.checkpoint(name, spec, fit, self.seed, data.mark, *marks)
+            checkpoint = self.store.checkpoint(name, spec, fit, self.seed, data.fingerprint, *fingerprints)
             trained.append(
                 train_classifier(
                     spec,
@@ -158,7 +162,7 @@ class _Trainer:
             for encoder, view, extra in zip(encoders, data.views, auxiliary, strict=True)
         ]
         server = FusionServer(head, labels, fit, self.device)
-        checkpoint = self.store.checkpoint(name, specs, head_spec, fit, self.seed, data.mark)
+        checkpoint = self.store.checkpoint(name, specs, head_spec, fit, self.seed, data.fingerprint)
         train_split(
             parties,
             server,
@@ -198,7 +202,13 @@ def predict(
 
 
 def train_routes(
-    data: TrainingData, settings: RouteSettings, *, seed: int, store: Store, progress: Progress, device: str = "cpu"
+    data: TrainingData,
+    settings: RouteSettings,
+    *,
+    seed: int,
+    store: CheckpointStore,
+    progress: Progress,
+    device: str = "cpu",
 ) -> Routes:
     """Train everything for one seed; finished stages are loaded, a broken-off one is resumed.
 
@@ -224,7 +234,9 @@ def train_routes(
     local = trainer.local(data, data.classes, classify, "local")
     strong = trainer.strong(data, "vfl")
     embeddings = strong.embed([view.clean for view in data.views], device)
-    checkpoint = store.checkpoint("masked head", strong.head_spec, settings.masked, settings.vfl, seed, data.mark)
+    checkpoint = store.checkpoint(
+        "masked head", strong.head_spec, settings.masked, settings.vfl, seed, data.fingerprint
+    )
     masked = train_masked(
         strong.head_spec,
         embeddings,

@@ -6,11 +6,19 @@ from dataclasses import dataclass, field
 
 from gainroute.errors import SettingError
 
-__all__ = ["DeferSettings", "Fit", "LocalSettings", "MaskedSettings", "RouteSettings", "VflSettings", "own_settings"]
+__all__ = [
+    "DeferSettings",
+    "FitSettings",
+    "LocalSettings",
+    "MaskedSettings",
+    "RouteSettings",
+    "VflSettings",
+    "default_route_settings",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class FitSettings:
     """How a model is optimised: AdamW, one cycle of the learning rate, a fixed number of epochs, the last kept.
 
     Attributes
@@ -42,7 +50,7 @@ class Fit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSettings(Fit):
+class LocalSettings(FitSettings):
     """Round 1: widths and dropout of the light classifier; `hidden` are its layers on feature vectors."""
 
     widths: tuple[int, ...] = (8, 16, 32, 32)
@@ -51,7 +59,7 @@ class LocalSettings(Fit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VflSettings(Fit):
+class VflSettings(FitSettings):
     """Round 2: encoders and fusion head.
 
     Attributes
@@ -72,7 +80,7 @@ class VflSettings(Fit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedSettings(Fit):
+class MaskedSettings(FitSettings):
     """The second head, trained with random subsets of parties on embeddings of the frozen encoders."""
 
 
@@ -102,7 +110,7 @@ class RouteSettings:
     defer: DeferSettings = field(default_factory=DeferSettings)
 
 
-def own_settings(samples: int = 1024) -> RouteSettings:
+def default_route_settings(samples: int = 1024) -> RouteSettings:
     """Settings for data nobody has tuned for: small models, the stem by image size.
 
     Parameters

@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from gainroute._util.progress import Progress
 from gainroute.routing.types import IntArray
-from gainroute.training.checkpoint import Checkpoint, Kept, Stateful
+from gainroute.training.checkpoint import Checkpoint, ModelState, Stateful
 from gainroute.training.epochs import run_epochs
 from gainroute.training.optimise import Stepper, batches, derive, steps_in
 from gainroute.training.settings import VflSettings
-from gainroute.training.views import TrainingView, place, to_tensor
+from gainroute.training.training_view import TrainingView, place, to_tensor
 
 __all__ = ["FusionServer", "InProcessParty", "TrainingParty", "train_split"]
 
@@ -106,9 +106,9 @@ class InProcessParty:
 
     def kept(self) -> dict[str, Stateful]:
         """What a checkpoint keeps of this party."""
-        parts: dict[str, Stateful] = {"encoder": Kept(self.encoder), "stepper": self._stepper}
+        parts: dict[str, Stateful] = {"encoder": ModelState(self.encoder), "stepper": self._stepper}
         if self._auxiliary is not None:
-            parts["auxiliary"] = Kept(self._auxiliary)
+            parts["auxiliary"] = ModelState(self._auxiliary)
         return parts
 
 
@@ -144,7 +144,7 @@ class FusionServer:
 
     def kept(self) -> dict[str, Stateful]:
         """What a checkpoint keeps of the server."""
-        return {"head": Kept(self.head), "stepper": self._stepper}
+        return {"head": ModelState(self.head), "stepper": self._stepper}
 
 
 def train_split(

@@ -1,9 +1,7 @@
-"""Writing the models of a run into its folder, and serving from there: `TrainedParty` and `Fusion`."""
+"""Writing the models of a run into its folder, and serving from there: `TrainedParty` and `TrainedFusion`."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gainroute._util.files import write_json, write_npz
 from gainroute.errors import DataError, ShapeError
 from gainroute.io.preprocess import Preprocess, Raw, apply_preprocess, preprocess_from_json
 from gainroute.io.run_folder import PartyFolder, RunFolder, ServerFolder, read_json
 from gainroute.routing.types import LabelArray
-from gainroute.training.checkpoint import write_kept
 from gainroute.training.models.build import load_model, save_model
 from gainroute.training.routes import Routes, predict
-from gainroute.training.views import forward_all
+from gainroute.training.training_view import forward_all
 
-__all__ = ["Fusion", "TrainedParty", "leave_run", "load_fusion", "load_parties"]
+__all__ = ["TrainedFusion", "TrainedParty", "load_fusion", "load_parties", "write_run"]
 
 
-def leave_run(
+def write_run(
     folder: str | os.PathLike[str],
     routes: Routes,
     preprocess: Sequence[Preprocess],
@@ -53,24 +51,16 @@ def leave_run(
     run = RunFolder.at(folder)
     for index, name in enumerate(party_names):
         home = run.party(name)
-        home.path.mkdir(parents=True, exist_ok=True)
         strong = routes.strong
         save_model(routes.local[index], routes.local_specs[index], home.local_model)
         save_model(strong.encoders[index], strong.encoder_specs[index], home.encoder)
         body = {"name": name, "class_names": list(class_names), "preprocess": preprocess[index].to_json()}
-        _write_json(home.description, body)
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, ids=ids, x=views[index])
-        write_kept(home.views, buffer.getvalue())
-    run.server.path.mkdir(parents=True, exist_ok=True)
+        write_json(home.description, body)
+        write_npz(home.views, {"ids": ids, "x": views[index]}, compress=True)
     save_model(routes.strong.head, routes.strong.head_spec, run.server.head)
     save_model(routes.masked, routes.strong.head_spec, run.server.masked_head)
     # Last: a folder with this file is a whole one.
-    _write_json(run.description, {"party_names": list(party_names), "class_names": list(class_names)})
-
-
-def _write_json(path: Path, body: dict[str, Any]) -> None:
-    write_kept(path, (json.dumps(body, indent=2) + "\n").encode())
+    write_json(run.description, {"party_names": list(party_names), "class_names": list(class_names)})
 
 
 class TrainedParty:
@@ -141,7 +131,7 @@ class TrainedParty:
         return self._answer(self._encoder, ids, self.dimension, soft=False)
 
 
-class Fusion:
+class TrainedFusion:
     """The server's answer from embeddings.
 
     Parameters
@@ -179,10 +169,10 @@ class Fusion:
         return predict(self._masked, tensors, self._device, mask)
 
 
-def load_fusion(server_dir: str | os.PathLike[str], device: str = "cpu") -> Fusion:
+def load_fusion(server_dir: str | os.PathLike[str], device: str = "cpu") -> TrainedFusion:
     """Load the server's heads from ``run/server``."""
     server = ServerFolder(Path(server_dir))
-    return Fusion(load_model(server.head), load_model(server.masked_head), device)
+    return TrainedFusion(load_model(server.head), load_model(server.masked_head), device)
 
 
 def load_parties(run_dir: str | os.PathLike[str], device: str = "cpu") -> list[TrainedParty]:

@@ -11,7 +11,7 @@ import pytest
 
 from gainroute.errors import DataError
 from gainroute.training.data.cifar import download, load_cifar
-from gainroute.training.data.cifar_layout import LAYOUTS, Layout
+from gainroute.training.data.cifar_layout import LAYOUTS, CifarLayout
 from gainroute.training.data.cifar_pickle import load_arrays
 from gainroute.training.data.settings import AugmentSettings
 
@@ -26,7 +26,7 @@ def _batch(rng: np.random.Generator, label_bytes: int) -> tuple[bytes, bytes]:
     return np.concatenate([labels, pixels], axis=1).tobytes(), pickle.dumps(body, protocol=4)
 
 
-def _write(root: Path, name: str) -> Layout:
+def _write(root: Path, name: str) -> CifarLayout:
     """Both official forms in small, and a layout with their checksums."""
     layout, rng = LAYOUTS[name], np.random.default_rng(0)
     sums: dict[str, dict[str, Any]] = {"binary": {}, "python": {}}
@@ -113,7 +113,7 @@ def test_the_pickles_of_python_2_and_numpy_1_are_read() -> None:
     assert load_arrays(old, "batch")[b"data"].tolist() == [1, 2]
 
 
-def _archive(root: Path, layout: Layout) -> Path:
+def _archive(root: Path, layout: CifarLayout) -> Path:
     path = root / "archive.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         tar.add(root / layout.binary.folder, arcname=layout.binary.folder)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gainroute._util.plain_json import plain
+from gainroute._util.files import plain
 from gainroute.control.budget import WINDOW, BudgetController, ControlledDecision
 from gainroute.control.token_bucket import TokenBucket
 from gainroute.errors import SettingError

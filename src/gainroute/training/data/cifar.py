@@ -17,7 +17,7 @@ from gainroute._util.files import write_bytes
 from gainroute.errors import DataError
 from gainroute.routing.types import IntArray
 from gainroute.training.data.augment import FlipShift
-from gainroute.training.data.cifar_layout import LAYOUTS, Layout, Version
+from gainroute.training.data.cifar_layout import LAYOUTS, CifarFiles, CifarLayout
 from gainroute.training.data.cifar_pickle import load_arrays
 from gainroute.training.data.dataset import Dataset, Part
 from gainroute.training.data.digits import QUADRANTS, quadrants
@@ -61,7 +61,7 @@ def read_python(data: bytes, label_key: bytes, where: str) -> tuple[Images, IntA
     return images.reshape(-1, 3, 32, 32), labels
 
 
-def _read(folder: Path, version: Version, layout: Layout, part: str) -> tuple[Images, IntArray]:
+def _read(folder: Path, version: CifarFiles, layout: CifarLayout, part: str) -> tuple[Images, IntArray]:
     files = version.train if part == "train" else version.test
     images, labels = [], []
     for name, checksum in files.items():
@@ -79,7 +79,7 @@ def _read(folder: Path, version: Version, layout: Layout, part: str) -> tuple[Im
 
 
 def load_cifar(
-    name: str, data_dir: Path, augment: AugmentSettings | None = None, layout: Layout | None = None
+    name: str, data_dir: Path, augment: AugmentSettings | None = None, layout: CifarLayout | None = None
 ) -> Dataset:
     """Read whichever official form lies under `data_dir`, the binary one first.
 
@@ -117,7 +117,7 @@ def load_cifar(
     return Dataset(name, parts[0], parts[1], layout.class_names, QUADRANTS, altered)
 
 
-def download(name: str, data_dir: Path, layout: Layout | None = None, timeout: float = 30.0) -> Path:
+def download(name: str, data_dir: Path, layout: CifarLayout | None = None, timeout: float = 30.0) -> Path:
     """Fetch the official binary archive, check it, and unpack the files that are known; returns their folder.
 
     Parameters

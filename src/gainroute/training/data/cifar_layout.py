@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LAYOUTS", "Layout", "Version"]
+__all__ = ["LAYOUTS", "CifarFiles", "CifarLayout"]
 
 
 @dataclass(frozen=True)
-class Version:
+class CifarFiles:
     """One official form of a dataset.
 
     Attributes
@@ -32,7 +32,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Layout:
+class CifarLayout:
     """A dataset in its binary and its python form.
 
     Attributes
@@ -47,8 +47,8 @@ class Layout:
         In the order of the labels.
     """
 
-    binary: Version
-    python: Version
+    binary: CifarFiles
+    python: CifarFiles
     label_bytes: int
     label_key: bytes
     class_names: tuple[str, ...]
@@ -57,8 +57,8 @@ class Layout:
 _URL = "https://www.cs.toronto.edu/~kriz/"
 
 LAYOUTS = {
-    "cifar10": Layout(
-        Version(
+    "cifar10": CifarLayout(
+        CifarFiles(
             _URL + "cifar-10-binary.tar.gz",
             "c32a1d4ab5d03f1284b67883e8d87530",
             "cifar-10-batches-bin",
@@ -72,7 +72,7 @@ LAYOUTS = {
             {"test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c"},
             "sha1",
         ),
-        Version(
+        CifarFiles(
             _URL + "cifar-10-python.tar.gz",
             "c58f30108f718f92721af3b95e74349a",
             "cifar-10-batches-py",
@@ -90,8 +90,8 @@ LAYOUTS = {
         b"labels",
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
-    "cifar100": Layout(
-        Version(
+    "cifar100": CifarLayout(
+        CifarFiles(
             _URL + "cifar-100-binary.tar.gz",
             "03b5dce01913d631647c71ecec9e9cb8",
             "cifar-100-binary",
@@ -99,7 +99,7 @@ LAYOUTS = {
             {"test.bin": "8fb6623e830365ff53cf14adec797474f5478006"},
             "sha1",
         ),
-        Version(
+        CifarFiles(
             _URL + "cifar-100-python.tar.gz",
             "eb9058c3a382ffc7106e4002c42a8d85",
             "cifar-100-python",

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gainroute._util.plain_json import plain
+from gainroute._util.files import plain
 from gainroute.errors import GainrouteError, InputError
 from gainroute.federation.coordinator.auth import error_body, error_headers
 from gainroute.federation.coordinator.errors import (

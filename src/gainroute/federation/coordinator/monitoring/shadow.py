@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gainroute._util.files import plain
 from gainroute._util.hashing import hash_contents
-from gainroute._util.plain_json import plain
 from gainroute.control.shadow import compare_shadow
 from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading

@@ -11,13 +11,13 @@ import numpy.typing as npt
 
 from gainroute.routing.types import BoolArray, IntArray, LabelArray
 
-__all__ = ["DeferOutcome", "Split", "overlay"]
+__all__ = ["DeferAnswers", "RouteAnswers", "overlay"]
 
 Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class DeferOutcome:
+class DeferAnswers:
     """What learning to defer says of each sample, (N,) each.
 
     Attributes
@@ -34,13 +34,13 @@ class DeferOutcome:
     prediction: IntArray
     escalate_canonical: BoolArray
 
-    def take(self, rows: npt.NDArray[Any]) -> DeferOutcome:
+    def take(self, rows: npt.NDArray[Any]) -> DeferAnswers:
         """The samples of `rows`."""
-        return DeferOutcome(self.score[rows], self.prediction[rows], self.escalate_canonical[rows])
+        return DeferAnswers(self.score[rows], self.prediction[rows], self.escalate_canonical[rows])
 
 
 @dataclass(frozen=True)
-class Split:
+class RouteAnswers:
     """Both routes on N samples, M parties, K classes.
 
     Attributes
@@ -66,7 +66,7 @@ class Split:
     weak_prediction: IntArray
     strong_prediction: IntArray
     subset_predictions: Mapping[tuple[int, ...], IntArray] = field(default_factory=dict)
-    defer: Mapping[str, DeferOutcome] = field(default_factory=dict)
+    defer: Mapping[str, DeferAnswers] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -81,9 +81,9 @@ class Split:
         """Share of samples the strong route gets right."""
         return float((self.strong_prediction == self.labels).mean())
 
-    def take(self, rows: npt.NDArray[Any]) -> Split:
+    def take(self, rows: npt.NDArray[Any]) -> RouteAnswers:
         """The samples of `rows`."""
-        return Split(
+        return RouteAnswers(
             self.ids[rows],
             self.labels[rows],
             self.local_posteriors[:, rows],
@@ -95,7 +95,7 @@ class Split:
         )
 
 
-def overlay(clean: Split, rows: IntArray, touched: Split) -> Split:
+def overlay(clean: RouteAnswers, rows: IntArray, touched: RouteAnswers) -> RouteAnswers:
     """`clean` with the samples of `rows` replaced by those of `touched`, in the same order."""
 
     def merge(base: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -116,7 +116,7 @@ def overlay(clean: Split, rows: IntArray, touched: Split) -> Split:
             for parties, answer in clean.subset_predictions.items()
         },
         defer={
-            alpha: DeferOutcome(
+            alpha: DeferAnswers(
                 merge(outcome.score, touched.defer[alpha].score),
                 merge(outcome.prediction, touched.defer[alpha].prediction),
                 merge(outcome.escalate_canonical, touched.defer[alpha].escalate_canonical),
