@@ -219,7 +219,7 @@ def test_named_numbers_that_sum_to_one_are_classes(tmp_path: Path) -> None:
         ({"posterior_a": [[0.5, 0.5]], "posterior_b": [[0.2, 0.3, 0.5]]}, "differ in the number of classes"),
         ({"posterior_a": [[0.5, 0.5], [1.0]]}, "lists of posterior_a have 1, 2 entries"),
         ({"posterior_a": ["x"]}, "posteriors are numbers"),
-        ({"posterior_a": [["x", "y"]]}, "posteriors are lists of numbers"),
+        ({"posterior_a": [["x", "y"]]}, "one list of numbers per row"),
         ({"posterior_a": pa.array([None], pa.list_(pa.float32()))}, "no party answered any sample"),
         ({"posterior_a_0": [0.5, None], "posterior_a_1": [0.5, 0.5]}, "null for some classes only"),
         ({"posterior_a": [[0.5, 0.5]], "label": pa.array([None], pa.int64())}, "label is null in 1 row"),
@@ -270,7 +270,7 @@ def test_joining_needs_a_column_and_parquet_files(tmp_path: Path) -> None:
     files, labels = party_files(tmp_path)
     with pytest.raises(DataError, match="nothing to join them by"):
         load_outcomes(files, labels)
-    with pytest.raises(DataError, match="no column 'customer' to join on"):
+    with pytest.raises(DataError, match="has no 'customer'; it has key"):
         load_outcomes(files, labels, "customer")
     with pytest.raises(DataError, match="no file was given"):
         load_outcomes([], labels, "key")

@@ -1,4 +1,4 @@
-"""Sample ids as text: the form in which they are compared and sent."""
+"""Sample ids: the text they are compared and sent as, and the row of each."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gainroute.errors import InputError
+from gainroute.errors import DataError, InputError
 
-__all__ = ["id_texts"]
+__all__ = ["id_texts", "rows_by_id"]
 
 
 def id_texts(ids: Sequence[Any]) -> list[str]:
@@ -29,3 +29,26 @@ def _id_text(value: Any) -> str:
         except UnicodeDecodeError:
             raise InputError(f"id {value!r} is not UTF-8; ids are text or whole numbers") from None
     raise InputError(f"id {value!r} is of type {type(value).__name__}; ids are text or whole numbers")
+
+
+def rows_by_id(ids: Sequence[Any], source: str, name: str = "id") -> dict[Any, int]:
+    """The row of each id; raises DataError for a missing or repeated one.
+
+    Parameters
+    ----------
+    ids
+        One per row.
+    source, name
+        File and column, for the error message.
+    """
+    rows = {value: row for row, value in enumerate(ids)}
+    if None in rows:
+        missing = sum(value is None for value in ids)
+        raise DataError(f"{source}: {name} is null in {missing} row(s); every sample needs an id")
+    if len(rows) < len(ids):
+        twice = next(value for row, value in enumerate(ids) if rows[value] != row)
+        raise DataError(
+            f"{source}: {name} {twice!r} occurs more than once ({len(ids) - len(rows)} rows repeat an id); ids have to "
+            "be different: drop or merge the rows"
+        )
+    return rows

@@ -1,15 +1,13 @@
-"""Posterior files: what both routes said about a set of samples, read from `.npz` or Parquet, and written back.
+"""Posterior files: the answers of both routes for a set of samples, read from `.npz` or Parquet, and written back.
 
 An `.npz` file holds `local_posteriors` (M, N, K), and where they are known `labels`, `strong_prediction`,
 `strong_posterior` (N, K), `weak_prediction`, `sample_weight`, `present` (M, N), `ids` and `class_names`. A Parquet
-file holds one row a sample; or there is one Parquet file a party, joined by an id (see `load_outcomes`).
+file holds one row per sample; or there is one Parquet file per party, joined by an id (see `load_outcomes`).
 """
 
 from __future__ import annotations
 
-import io
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,18 +16,16 @@ from warnings import warn
 
 import numpy as np
 
-from gainroute._util.files import write_bytes
+from gainroute._util.files import write_npz
 from gainroute.errors import DataError, GainrouteWarning
+from gainroute.io.posterior_columns import PartyPosteriors, as_labels, join, read_known, read_parties, read_party_files
+from gainroute.io.tables import PathLike, Table, file_format, read_table, write_parquet
 from gainroute.routing.inputs import as_local_posteriors, as_present
 from gainroute.routing.labels import Labels
 from gainroute.routing.types import BoolArray, Decision, FloatArray, IntArray, LabelArray
 
 __all__ = ["Outcomes", "load_outcomes", "save_decision", "save_outcomes"]
 
-PathLike = str | os.PathLike[str]
-
-PARQUET_MAGIC = b"PAR1"
-ZIP_MAGIC = b"PK"
 NAMED = ("labels", "strong_prediction", "weak_prediction")
 
 
@@ -192,17 +188,20 @@ def load_outcomes(
     if not files:
         raise DataError("no file was given; pass one .npz or Parquet file, or one Parquet file a party")
     names = None if class_names is None else np.asarray(class_names)
-    kinds = [_kind(path) for path in [*files, *([] if labels is None else [labels])]]
-    if len(kinds) == 1 and on is None:
-        return _read_npz(files[0], names) if kinds[0] == "npz" else _read_parquet(files[0], names)
+    formats = [file_format(path) for path in [*files, *([] if labels is None else [labels])]]
+    if len(formats) == 1 and on is None:
+        if formats[0] == "npz":
+            return _from_npz(read_table(files[0], only=_KEYS), names)
+        table = read_table(files[0])
+        return _from_tables(read_parties(table, names), read_known(table), table.source)
     if on is None:
         raise DataError(
-            f"{len(kinds)} files were given and nothing to join them by; name the column that identifies a sample: "
+            f"{len(formats)} files were given and nothing to join them by; name the column that identifies a sample: "
             "--on customer_id"
         )
-    if "npz" in kinds:
+    if "npz" in formats:
         raise DataError(
-            f"{[*files, labels][kinds.index('npz')]} is an .npz file; joining by {on!r} takes Parquet files: an .npz "
+            f"{[*files, labels][formats.index('npz')]} is an .npz file; joining by {on!r} takes Parquet files: an .npz "
             "holds all parties and the labels in one file"
         )
     return _read_joined(files, labels, on, names)
@@ -225,9 +224,7 @@ def save_decision(decision: Decision, path: PathLike, ids: LabelArray | None = N
         **{f.name: getattr(decision, f.name) for f in fields(decision) if f.name != "local"},
     }
     if Path(path).suffix in (".parquet", ".pq"):
-        from gainroute.io import parquet as _parquet
-
-        write_bytes(path, _parquet.to_parquet({COLUMN.get(name, name): value for name, value in arrays.items()}))
+        write_parquet(path, {COLUMN.get(name, name): value for name, value in arrays.items()})
         return
     _write_npz(arrays, path)
 
@@ -235,98 +232,43 @@ def save_decision(decision: Decision, path: PathLike, ids: LabelArray | None = N
 # ---- inside -------------------------------------------------------------------------------------
 
 
-def _kind(path: PathLike) -> str:
-    file = Path(path)
-    if not file.exists():
-        raise DataError(f"{file}: no such file; pass an .npz or Parquet file with posteriors")
-    if file.is_dir():
-        raise DataError(f"{file} is a folder; pass an .npz or Parquet file with posteriors")
-    with file.open("rb") as opened:
-        start = opened.read(4)
-    if start == PARQUET_MAGIC:
-        return "parquet"
-    if start.startswith(ZIP_MAGIC):
-        return "npz"
-    raise DataError(
-        f"{file} is neither .npz nor Parquet (it starts with {start!r}); write it with numpy.savez, or as Parquet"
-    )
-
-
-def _read_npz(path: PathLike, names: LabelArray | None) -> Outcomes:
-    try:
-        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            found = {key: _entry(file, key, path) for key in file.files if key in _KEYS}
-            present_keys = ", ".join(file.files) or "nothing"
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} is not an .npz file, or truncated ({error}); write it with numpy.savez") from error
-    if "local_posteriors" not in found:
-        raise DataError(
-            f"{path} has no 'local_posteriors'; it has {present_keys}: add the parties' posteriors, (M, N, K), under "
-            "that name"
-        )
-    local = as_local_posteriors(found.pop("local_posteriors"), name=f"{path}: local_posteriors")
+def _from_npz(table: Table, names: LabelArray | None) -> Outcomes:
+    table.require("local_posteriors", remedy="add the parties' posteriors, (M, N, K), under that name")
+    found = {key: table.array(key) for key in _KEYS if key in table}
+    local = as_local_posteriors(found.pop("local_posteriors"), name=f"{table.source}: local_posteriors")
     if names is not None:
         found["class_names"] = names
-    return Outcomes(local, **found, source=str(path))
+    return Outcomes(local, **found, source=table.source)  # type: ignore[arg-type]
 
 
 _KEYS = tuple(f.name for f in fields(Outcomes) if f.name not in ("party_names", "source"))
 
 
-def _entry(file: Mapping[str, Any], key: str, path: PathLike) -> Any:
-    try:
-        value = np.asarray(file[key])
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise DataError(
-            f"{path}: {key} is an object array, which would run code when read; only arrays of numbers or texts are "
-            f"read: store it as one, such as np.asarray({key}, dtype=str), or with −1 in place of None"
-        ) from None
-    return value.astype(str) if value.dtype.kind == "S" else value
-
-
-def _read_parquet(path: PathLike, names: LabelArray | None) -> Outcomes:
-    from gainroute.io import parquet as _parquet
-
-    table = _parquet.read_table(path)
-    found = _parquet.read_parties(table, str(path), names)
+def _from_tables(parties: PartyPosteriors, known: Mapping[str, Any], source: str) -> Outcomes:
     return Outcomes(
-        found.local, class_names=found.class_names, present=found.present, party_names=found.party_names,
-        **_parquet.read_known(table, str(path)), source=str(path),
+        parties.local, class_names=parties.class_names, present=parties.present, party_names=parties.party_names,
+        **known, source=source,
     )  # fmt: skip
 
 
 def _read_joined(paths: Sequence[PathLike], labels: PathLike | None, on: str, names: LabelArray | None) -> Outcomes:
-    from gainroute.io import parquet as _parquet
-
     files = [*([] if labels is None else [labels]), *paths]
-    tables = [_parquet.read_table(path) for path in files]
-    joined, unmatched = _parquet.join(tables, [str(path) for path in files], on)
+    joined, unmatched = join([read_table(path) for path in files], on)
+    ids = as_labels(joined[0].objects(on))
     if any(unmatched):
         counts = ", ".join(f"{count} of {path}" for path, count in zip(files, unmatched, strict=True) if count)
         warn(
-            f"samples whose {on} is not in every file are left out: {counts}; {len(joined[0])} are in all",
+            f"samples whose {on} is not in every file are left out: {counts}; {len(ids)} are in all",
             GainrouteWarning,
             stacklevel=3,
         )
-    parties = joined[len(joined) - len(paths) :]
-    found = _parquet.read_party_files(parties, [str(path) for path in paths], on, names)
-    known = {} if labels is None else _parquet.read_known(joined[0], str(labels))
-    known["ids"] = _parquet.read_ids(joined[0], on)
-    return Outcomes(
-        found.local, class_names=found.class_names, present=found.present, party_names=found.party_names,
-        **known, source=", ".join(map(str, files)),
-    )  # fmt: skip
+    found = read_party_files(joined[len(joined) - len(paths) :], on, names)
+    known = {} if labels is None else read_known(joined[0])
+    return _from_tables(found, {**known, "ids": ids}, ", ".join(map(str, files)))
 
 
 def _write_npz(arrays: Mapping[str, Any], path: PathLike) -> None:
-    out = io.BytesIO()
-    plain: dict[str, Any] = {name: _plain(np.asarray(value)) for name, value in arrays.items()}
-    np.savez(out, **plain)
-    write_bytes(path, out.getvalue())
+    write_npz(path, {name: _plain(np.asarray(value)) for name, value in arrays.items()})
 
 
 def _plain(value: LabelArray) -> LabelArray:

@@ -15,6 +15,7 @@ from gainroute._util.files import write_json, write_npz
 from gainroute.errors import DataError, ShapeError
 from gainroute.io.preprocess import Preprocess, Raw, apply_preprocess, preprocess_from_json
 from gainroute.io.run_folder import PartyFolder, RunFolder, ServerFolder, read_json
+from gainroute.io.tables import read_table
 from gainroute.routing.types import LabelArray
 from gainroute.training.models.build import load_model, save_model
 from gainroute.training.routes import Routes, predict
@@ -86,8 +87,8 @@ class TrainedParty:
         self._rows: dict[Any, int] = {}
         self._inputs = np.zeros((0,), np.float32)
         if home.views.is_file():
-            with np.load(home.views, allow_pickle=False) as file:
-                self._hold(file["ids"], file["x"])
+            table = read_table(home.views)
+            self._hold(table.array("ids"), table.array("x"))
 
     def _hold(self, ids: LabelArray, inputs: npt.NDArray[np.float32]) -> None:
         self._rows = {value: row for row, value in enumerate(np.asarray(ids).tolist())}

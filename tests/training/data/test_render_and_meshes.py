@@ -148,7 +148,7 @@ def test_an_empty_tree_and_a_truncated_file_say_what_to_do(tmp_path: Path) -> No
         read_points(file)
     file.parent.mkdir()
     np.savez(file, points_train=np.zeros((1, 4, 3)))
-    with pytest.raises(DataError, match="lacks 'points_test'"):
+    with pytest.raises(DataError, match="has no 'points_test'"):
         read_points(file)
     file.write_bytes(file.read_bytes()[:80])
     with pytest.raises(DataError, match="truncated"):

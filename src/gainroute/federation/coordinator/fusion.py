@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,9 @@ from gainroute._util.hashing import hash_contents
 from gainroute._util.importing import load_callable
 from gainroute.errors import DataError, MissingExtraError, SettingError
 from gainroute.federation.coordinator.settings import FusionSettings
+from gainroute.io.ids import rows_by_id
 from gainroute.io.run_folder import RunFolder, ServerFolder
+from gainroute.io.tables import read_table
 from gainroute.routing.inputs import as_posteriors
 from gainroute.routing.two_round import Fuse
 from gainroute.routing.types import ArrayLike
@@ -64,11 +65,9 @@ def from_function(fuse: Fuse, source: str = "a function") -> Fusion:
 def from_posteriors(ids: Sequence[Any], posteriors: ArrayLike, source: str, identity: str | None = None) -> Fusion:
     """Answer from strong posteriors (N, K) by id; ids are compared as text."""
     table = np.asarray(as_posteriors(posteriors, name=f"{source}: strong_posterior"), dtype=np.float32)
-    rows = {str(value): row for row, value in enumerate(ids)}
-    if len(rows) != len(table) or len(ids) != len(table):
-        raise DataError(
-            f"{source} has {len(ids)} ids ({len(rows)} different) for {len(table)} posteriors; each id once is needed"
-        )
+    rows = rows_by_id([str(value) for value in ids], source)
+    if len(ids) != len(table):
+        raise DataError(f"{source} has {len(ids)} ids for {len(table)} posteriors; one id per row is needed")
     blank = np.full((1, table.shape[1]), np.nan, np.float32)
     padded = np.concatenate([table, blank])
 
@@ -84,11 +83,13 @@ def load_fusion_source(settings: FusionSettings) -> Fusion:
         return _from_run(settings.run)
     if settings.factory is not None:
         return from_function(_made_by(settings.factory), settings.factory)
-    path = settings.strong
-    if path is None or not path.is_file():
-        raise DataError(f"{path}: no such file; fusion.strong names an .npz or Parquet file of strong posteriors")
-    ids, posteriors = _read_npz(path) if path.suffix == ".npz" else _read_parquet(path)
-    return from_posteriors(ids, posteriors, str(path), hash_contents(path))
+    if settings.strong is None:
+        raise SettingError("fusion names no source; set fusion.run, fusion.factory or fusion.strong")
+    table = read_table(settings.strong)
+    ids = "ids" if table.format == "npz" else "id"
+    table.require(ids, "strong_posterior", remedy=f"fusion.strong needs {ids} (N,) and strong_posterior (N, K)")
+    posteriors, _ = table.matrix("strong_posterior")
+    return from_posteriors(table.objects(ids), posteriors, table.source, hash_contents(settings.strong))
 
 
 def _from_run(folder: Path) -> Fusion:
@@ -109,23 +110,3 @@ def _made_by(factory: str) -> Fuse:
         raise SettingError(f"fusion.factory {factory!r} returned {type(made).__name__}; a function is needed")
     fuse: Fuse = made
     return fuse
-
-
-def _read_npz(path: Path) -> tuple[list[Any], npt.NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return file["ids"].tolist(), file["strong_posterior"]
-    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path} cannot be read ({error}); an .npz file with ids (N,) and strong_posterior (N, K) is needed"
-        ) from error
-
-
-def _read_parquet(path: Path) -> tuple[list[Any], npt.NDArray[Any]]:
-    from gainroute.io.parquet import read_table
-
-    table = read_table(path)
-    missing = {"id", "strong_posterior"} - set(table.column_names)
-    if missing:
-        raise DataError(f"{path} has no column {', '.join(sorted(missing))}; id and strong_posterior are needed")
-    return table["id"].to_pylist(), np.array(table["strong_posterior"].to_pylist(), dtype=np.float32)

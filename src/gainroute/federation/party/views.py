@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gainroute._util.files import file_state
 from gainroute.errors import DataError, MissingExtraError
 from gainroute.federation.party.settings import ViewSettings
-from gainroute.io.ids import id_texts
+from gainroute.io.ids import id_texts, rows_by_id
 from gainroute.io.preprocess import Raw
 from gainroute.io.views import read_view
 
@@ -79,7 +79,7 @@ class FileViews:
         view = read_view(self._path, id_column=self._id_column)
         if view.ids is None:
             raise DataError(f"{self._path} has no ids: add an array 'ids', one a sample")
-        return {text: row for row, text in enumerate(id_texts(view.ids.tolist()))}, view.raw
+        return rows_by_id(id_texts(view.ids.tolist()), str(self._path)), view.raw
 
     def fetch(self, ids: Sequence[str]) -> FoundViews:
         """Views of those ids that are there."""

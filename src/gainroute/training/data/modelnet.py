@@ -8,7 +8,6 @@ official 9,843 and 2,468 models.
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gainroute.errors import DataError
+from gainroute.io.tables import read_table
 from gainroute.training.data.dataset import Dataset, Part
 from gainroute.training.data.render import CAMERAS, Resplat, centred, render
 from gainroute.training.data.settings import DataSettings
@@ -29,20 +29,12 @@ def read_points(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read and check ``points.npz``."""
     if not path.is_file():
         raise DataError(
-            f"{path} is not there: make it from the official OFF meshes with `gainroute data modelnet40 DIR`, "
+            f"{path} does not exist: make it from the official OFF meshes with `gainroute data modelnet40 DIR`, "
             "or name another folder with --data-dir"
         )
-    try:
-        # numpy leaves a file it cannot read open: it is opened, and closed, here.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            missing = [key for key in _KEYS if key not in file.files]
-            if missing:
-                raise DataError(f"{path} lacks {missing[0]!r}: it has to hold {', '.join(_KEYS)}")
-            arrays = {key: file[key] for key in _KEYS}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} is truncated or not an .npz file ({error}): make or fetch it again") from error
+    table = read_table(path, only=_KEYS)
+    table.require(*_KEYS, remedy=f"it has to hold {', '.join(_KEYS)}: make it again")
+    arrays = {key: table.array(key) for key in _KEYS}
     for part in ("train", "test"):
         points, labels, names = (arrays[f"{key}_{part}"] for key in ("points", "y", "names"))
         if points.ndim != 3 or points.shape[2] != 3:

@@ -1,9 +1,7 @@
-"""Posteriors in Parquet tables: which columns are whose, who is absent, and joining one file a party."""
+"""Posteriors in Parquet tables: which columns belong to which party, who is absent, and joining one file per party."""
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,20 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from gainroute.errors import DataError, MissingExtraError
+from gainroute.errors import DataError
+from gainroute.io.ids import rows_by_id
+from gainroute.io.tables import Table
 from gainroute.routing.inputs import SUM_TOLERANCE
 from gainroute.routing.types import BoolArray, FloatArray, LabelArray
 
-__all__ = [
-    "PartyPosteriors",
-    "join",
-    "read_ids",
-    "read_known",
-    "read_parties",
-    "read_party_files",
-    "read_table",
-    "to_parquet",
-]
+__all__ = ["PartyPosteriors", "as_labels", "join", "read_known", "read_parties", "read_party_files"]
 
 PREFIX = "posterior"
 
@@ -46,50 +37,13 @@ class _Party:
     present: BoolArray
 
 
-def read_table(path: str | os.PathLike[str]) -> Any:
-    """Read a Parquet file into memory."""
-    try:
-        import pyarrow.parquet as pq
-        from pyarrow import ArrowException
-    except ImportError:
-        raise MissingExtraError("reading Parquet", "parquet") from None
-    try:
-        return pq.ParquetFile(path).read()
-    except (ArrowException, ValueError) as error:
-        if "lists to be of size" in str(error):  # pyarrow before 26, on null in a column of fixed-size lists
-            raise DataError(
-                f"{path}: this pyarrow cannot read null in a column of fixed-size lists ({error}); upgrade to "
-                "pyarrow ≥ 26, or write a plain list column"
-            ) from error
-        raise DataError(f"{path} is not a Parquet file, or truncated ({error}); write it again") from error
-
-
-def to_parquet(columns: dict[str, Any]) -> bytes:
-    """Write arrays as one Parquet table: (N, K) as list columns, a single number in every row."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("writing Parquet", "parquet") from None
-    n = max(len(v) for v in columns.values() if np.ndim(v))
-    table = {}
-    for name, value in columns.items():
-        array = np.asarray(value)
-        if array.ndim == 2:
-            table[name] = pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), array.shape[1])
-        else:
-            table[name] = pa.array((np.full(n, value) if array.ndim == 0 else array).tolist())
-    out = io.BytesIO()
-    pq.write_table(pa.table(table), out)
-    return out.getvalue()
-
-
 # ---- one file, all parties ----------------------------------------------------------------------
 
 
-def read_parties(table: Any, source: str, class_names: LabelArray | None = None) -> PartyPosteriors:
+def read_parties(table: Table, class_names: LabelArray | None = None) -> PartyPosteriors:
     """Find every party's posterior among the columns `posterior…`."""
-    lists, numbers = _posterior_columns(table, source)
+    lists, numbers = _posterior_columns(table)
+    source = table.source
     if lists and numbers:
         raise DataError(
             f"{source}: {lists[0]} is a list column and {numbers[0]} holds single numbers; one form for all parties is "
@@ -97,22 +51,22 @@ def read_parties(table: Any, source: str, class_names: LabelArray | None = None)
         )
     if not lists and not numbers:
         raise DataError(
-            f"{source} has no column posterior_<party>; it has {', '.join(table.column_names)}: add one list column a "
-            "party, or columns posterior_<party>_<class>"
+            f"{source} has no column posterior_<party>; it has {', '.join(table)}: add one list column per party, or "
+            "columns posterior_<party>_<class>"
         )
     if lists:
-        return _stack([_from_list(table, c, _bare(c) or "party", source) for c in lists], source, class_names)
-    values = {_bare(c): _numbers(table, c) for c in numbers}
+        return _stack([_from_list(table, c, _bare(c) or "party") for c in lists], source, class_names)
+    values = {_bare(c): table.numbers(c) for c in numbers}
     split = _split(values, class_names)
-    if split is None:  # one number a party: P(class 1)
+    if split is None:  # one number per party: P(class 1)
         return _stack([_from_number(name or "party", value) for name, value in values.items()], source, class_names)
     parties, classes = split
     found = [_from_classes(party or "party", [values[_joined(party, c)] for c in classes], source) for party in parties]
     return _stack(found, source, _names(classes, class_names))
 
 
-def read_known(table: Any, source: str) -> dict[str, Any]:
-    """Read what else a table tells: labels, the strong route's answers, ids, weights."""
+def read_known(table: Table) -> dict[str, Any]:
+    """Read the other columns of a table: labels, the strong route's answers, ids, weights."""
     found: dict[str, Any] = {}
     for column, field in (
         ("id", "ids"),
@@ -121,67 +75,48 @@ def read_known(table: Any, source: str) -> dict[str, Any]:
         ("weak_prediction", "weak_prediction"),
         ("sample_weight", "sample_weight"),
     ):
-        if column in table.column_names:
-            found[field] = _known(table, column, source, missing=column == "strong_prediction")
-    if "strong_posterior" in table.column_names:
-        strong = _from_list(table, "strong_posterior", "strong_posterior", source)
+        if column in table:
+            found[field] = _known(table, column, missing=column == "strong_prediction")
+    if "strong_posterior" in table:
+        strong = _from_list(table, "strong_posterior", "strong_posterior")
         if strong.posterior is None or not strong.present.all():
-            raise DataError(f"{source}: strong_posterior is null in some rows; give it for all, or strong_prediction")
+            raise DataError(
+                f"{table.source}: strong_posterior is null in some rows; give it for all, or strong_prediction"
+            )
         found["strong_posterior"] = strong.posterior
     return found
 
 
-def read_ids(table: Any, on: str) -> LabelArray:
-    """Read the column that identifies samples."""
-    return _array(table[on].to_pylist())
+# ---- one file per party -------------------------------------------------------------------------
 
 
-# ---- one file a party ---------------------------------------------------------------------------
-
-
-def join(tables: Sequence[Any], sources: Sequence[str], on: str) -> tuple[list[Any], list[int]]:
+def join(tables: Sequence[Table], on: str) -> tuple[list[Table], list[int]]:
     """Keep the samples that every table has, in the order of the first, and count those each table loses."""
     places = []
-    for table, source in zip(tables, sources, strict=True):
-        if on not in table.column_names:
-            raise DataError(
-                f"{source} has no column {on!r} to join on; it has {', '.join(table.column_names)}: name the column "
-                "that identifies a sample in every file"
-            )
-        ids = table[on].to_pylist()
-        place = {key: i for i, key in enumerate(ids)}
-        if None in place:
-            raise DataError(f"{source}: {on} is null in {ids.count(None)} row(s); every sample needs an id")
-        if len(place) != len(ids):
-            twice = next(key for i, key in enumerate(ids) if place[key] != i)
-            raise DataError(
-                f"{source}: {on} {twice!r} occurs more than once ({len(ids) - len(place)} rows repeat an id); every id "
-                "may occur once: drop or merge the rows"
-            )
-        places.append(place)
+    for table in tables:
+        table.require(on, remedy="--on names the column that identifies a sample in every file")
+        places.append(rows_by_id(table.objects(on), table.source, on))
     common = [key for key in places[0] if all(key in place for place in places[1:])]
     if not common:
         samples = "; ".join(
-            f"{source}: {table[on].type}, such as {next(iter(place), None)!r}"
-            for source, table, place in zip(sources, tables, places, strict=True)
+            f"{table.source}: {table.type_name(on)}, such as {next(iter(place), None)!r}"
+            for table, place in zip(tables, places, strict=True)
         )
         raise DataError(f"no {on} is in every file ({samples}); the ids must be of the same type and spelling")
     joined = [table.take([place[key] for key in common]) for table, place in zip(tables, places, strict=True)]
     return joined, [len(place) - len(common) for place in places]
 
 
-def read_party_files(
-    tables: Sequence[Any], sources: Sequence[str], on: str, class_names: LabelArray | None = None
-) -> PartyPosteriors:
-    """Read one party a table, whose name is that of its file."""
+def read_party_files(tables: Sequence[Table], on: str, class_names: LabelArray | None = None) -> PartyPosteriors:
+    """Read one party per table; the name of the file is the name of the party."""
     parties, classes = [], None
-    for table, source in zip(tables, sources, strict=True):
-        name = Path(source).stem
-        lists, numbers = _posterior_columns(table, source, on)
+    for table in tables:
+        source, name = table.source, Path(table.source).stem
+        lists, numbers = _posterior_columns(table, on)
         if len(lists) == 1 and not numbers:
-            parties.append(_from_list(table, lists[0], name, source))
+            parties.append(_from_list(table, lists[0], name))
         elif len(numbers) == 1 and not lists:
-            parties.append(_from_number(name, _numbers(table, numbers[0])))
+            parties.append(_from_number(name, table.numbers(numbers[0])))
         elif len(numbers) > 1 and not lists:
             own = [_bare(c) for c in numbers]
             order = _order(own, class_names) if classes is None else classes
@@ -192,35 +127,33 @@ def read_party_files(
                     "needs a column posterior_<class> for each class"
                 )
             classes = order
-            parties.append(_from_classes(name, [_numbers(table, f"{PREFIX}_{c}") for c in order], source))
+            parties.append(_from_classes(name, [table.numbers(f"{PREFIX}_{c}") for c in order], source))
         else:
             raise DataError(
                 f"{source} has the posterior columns {', '.join(lists + numbers) or 'none'} among "
-                f"{', '.join(table.column_names)}; a party's file needs one list column posterior, or a column "
-                "posterior_<class> for each class, or for two classes one number column"
+                f"{', '.join(table)}; a party's file needs one list column posterior, or a column posterior_<class> "
+                "for each class, or for two classes one number column"
             )
-    return _stack(parties, ", ".join(sources), class_names if classes is None else _names(classes, class_names))
+    sources = ", ".join(table.source for table in tables)
+    return _stack(parties, sources, class_names if classes is None else _names(classes, class_names))
 
 
 # ---- columns ------------------------------------------------------------------------------------
 
 
-def _posterior_columns(table: Any, source: str, on: str | None = None) -> tuple[list[str], list[str]]:
+def _posterior_columns(table: Table, on: str | None = None) -> tuple[list[str], list[str]]:
     """Names of the list columns and of the number columns that hold posteriors."""
-    import pyarrow.types as kinds
-
-    named = [c for c in table.column_names if c == PREFIX or c.startswith(f"{PREFIX}_")]
-    if not named and on is not None:  # a party's file with an id and one more column needs no prefix
-        named = [c for c in table.column_names if c != on][: len(table.column_names) if table.num_columns == 2 else 0]
-    lists, numbers = [], []
+    named = [c for c in table if c == PREFIX or c.startswith(f"{PREFIX}_")]
+    if not named and on is not None and len(table.columns) == 2:
+        named = [c for c in table if c != on]  # a party's file with an id and one more column needs no prefix
+    lists = [c for c in named if table.is_list(c)]
+    numbers = [c for c in named if table.is_number(c)]
     for column in named:
-        kind = table.schema.field(column).type
-        if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
-            lists.append(column)
-        elif kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_decimal(kind) or kinds.is_null(kind):
-            numbers.append(column)
-        else:
-            raise DataError(f"{source}: {column} is of type {kind}; posteriors are numbers, or lists of numbers")
+        if column not in lists and column not in numbers:
+            raise DataError(
+                f"{table.source}: {column} is of type {table.type_name(column)}; posteriors are numbers, or lists of "
+                "numbers"
+            )
     return lists, numbers
 
 
@@ -236,7 +169,7 @@ def _split(values: dict[str, FloatArray], class_names: LabelArray | None) -> tup
     """Read number columns `<party>_<class>` apart; None where each is a party of its own (P(class 1)).
 
     Either name may hold underscores, so every way of splitting is tried, the last underscore first; it must give
-    every party the same two or more classes. Classes numbered from 0 are taken at their word; names only where they
+    every party the same two or more classes. Classes numbered from 0 are always accepted; names only where they
     sum to one, because `bank_a` and `bank_b` may well be two parties.
     """
     first = next(iter(values))
@@ -281,32 +214,11 @@ def _sum_to_one(values: dict[str, FloatArray], parties: list[str], classes: list
     return True
 
 
-def _numbers(table: Any, column: str) -> FloatArray:
-    values: FloatArray = np.asarray(table[column].to_numpy(), dtype=np.float64)
-    return values  # null has become NaN
-
-
-def _from_list(table: Any, column: str, name: str, source: str) -> _Party:
-    import pyarrow.compute as pc
-
-    array = table[column].combine_chunks()
-    if hasattr(array, "chunks"):  # an old pyarrow returns a chunked array of one chunk
-        array = array.chunk(0)
-    there = array.is_valid().to_numpy(zero_copy_only=False)
-    kept = array.drop_null()
-    if not len(kept):
+def _from_list(table: Table, column: str, name: str) -> _Party:
+    posterior, there = table.matrix(column)
+    if not there.any():
         return _Party(name, None, there)
-    lengths = np.unique(pc.list_value_length(kept).to_numpy(zero_copy_only=False))
-    if len(lengths) > 1:
-        raise DataError(
-            f"{source}: the lists of {column} have {', '.join(map(str, lengths[:5]))} entries; all need one a class"
-        )
-    values = kept.flatten().to_numpy(zero_copy_only=False)
-    if values.dtype.kind not in "fiu":
-        raise DataError(f"{source}: {column} holds lists of {kept.type.value_type}; posteriors are lists of numbers")
-    k = int(lengths[0])
-    posterior = np.full((len(there), k), 1 / max(k, 1), dtype=values.dtype if values.dtype.kind == "f" else np.float64)
-    posterior[there] = values.reshape(-1, k)
+    posterior[~there] = 1 / max(posterior.shape[1], 1)
     return _Party(name, posterior, there)
 
 
@@ -344,18 +256,20 @@ def _stack(parties: list[_Party], source: str, class_names: LabelArray | None) -
     return PartyPosteriors(local, present, tuple(p.name for p in parties), class_names)
 
 
-def _known(table: Any, column: str, source: str, *, missing: bool) -> LabelArray:
-    values = table[column].to_pylist()
+def _known(table: Table, column: str, *, missing: bool) -> LabelArray:
+    values = table.objects(column)
     if None in values and not missing:
-        raise DataError(f"{source}: {column} is null in {values.count(None)} row(s); fill them in, or drop the rows")
+        raise DataError(
+            f"{table.source}: {column} is null in {values.count(None)} row(s); fill them in, or drop the rows"
+        )
     if None in values and not any(isinstance(v, str) for v in values):
         values = [-1 if v is None else v for v in values]
-    return _array(values)
+    return as_labels(values)
 
 
-def _array(values: list[Any]) -> LabelArray:
+def as_labels(values: list[Any]) -> LabelArray:
+    """Labels or ids as an array: dates and other objects become text, because objects could not be stored."""
     if None in values:
         return np.array(values, dtype=object)
     array = np.array(values)
-    # Ids such as dates or UUIDs become text: an array of objects could not be stored.
     return array.astype(str) if array.dtype.kind not in "iufbUS" else array
