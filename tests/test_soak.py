@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from benchmarks.soak import plan
 from benchmarks.soak_checks import Down, Seen, judge
 from benchmarks.soak_load import Answered, Load

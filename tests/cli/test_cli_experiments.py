@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 import gainroute as gr
 from gainroute.cli import app
 from gainroute.errors import MissingExtraError
-from gainroute.experiments import report, runner
+from gainroute.experiments import checkout, figures, runner
 from gainroute.experiments.pages import parts as page_parts
 from gainroute.experiments.records import load_record, save_record
 from gainroute.io.run_folder import PartyFolder, ServerFolder
@@ -76,7 +77,7 @@ def refused(*args: Any) -> str:
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """`test_figures` draws in earnest."""
-    monkeypatch.setattr(report, "encode", lambda *_: b"")
+    monkeypatch.setattr(figures, "encode", lambda *_: b"")
     monkeypatch.setattr(page_parts, "encode", lambda *_: b"<svg/>")
 
 
@@ -261,10 +262,42 @@ def test_report_adds_a_strangers_router_to_every_table(records: Path, monkeypatc
     assert "has no Mergin" in refused("report", "--router", "strange_margin:Mergin", "--out", "o")
 
 
+def test_report_writes_into_its_folders_only(records: Path, tmp_path: Path) -> None:
+    """Also where a page of the same name as one of its own lies beside --out."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/which_router.md").write_text("by hand", encoding="utf-8")
+    shutil.copytree(records / "records", tmp_path / "records")
+    before = contents(tmp_path)
+    folders = ("--records-dir", tmp_path / "records", "--out", tmp_path / "docs/results", "--cache-dir", tmp_path / "c")
+    parsed("report", *folders)
+    after = contents(tmp_path)
+    assert (tmp_path / "docs/results/which_router.md") in after
+    inside = (tmp_path / "docs/results", tmp_path / "c")
+    assert {
+        path: text for path, text in after.items() if not any(folder in path.parents for folder in inside)
+    } == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_installed_package_leaves_the_comparison_out_and_says_so(
+    records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkout, "__file__", str(records / "site-packages/gainroute/experiments/checkout.py"))
+    monkeypatch.chdir(records)
+    made = parsed("report", "--cache-dir", "cache", "--out", "installed")
+    assert made["versus_paper"] == []
+    assert made["warnings"] == [checkout.NEEDS_CHECKOUT]
+    assert not (records / "installed/versus_paper.md").exists()
+    assert "versus_paper" not in (records / "installed/modelnet40.md").read_text(encoding="utf-8")
+
+
 def test_report_needs_no_torch_and_says_what_is_wrong(records: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None; sys.argv[0] = 'gainroute'\n"
-        "from gainroute.experiments import report; report.encode = lambda *_: b''\n"
+        "from gainroute.experiments import figures; figures.encode = lambda *_: b''\n"
         "from gainroute.cli import main; main()"
     )
     command = [sys.executable, "-c", code, "report", "--out", "quiet", "--cache-dir", "cache"]

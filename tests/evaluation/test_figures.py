@@ -10,7 +10,7 @@ import pytest
 from gainroute.errors import MissingExtraError
 from gainroute.evaluation import figures
 from gainroute.evaluation.figure_style import DARK, LIGHT, LOOKS, looks_of
-from gainroute.experiments.results import ORACLE, ablation_routers, compared_routers, defer_name
+from gainroute.experiments.scores import ORACLE, ablation_routers, compared_routers, defer_name
 
 RATE = np.linspace(0, 1, 21)
 

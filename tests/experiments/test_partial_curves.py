@@ -9,16 +9,17 @@ import pytest
 from synthetic_records import synthetic_record
 
 import gainroute as gr
+from gainroute.experiments.pages.tables import bytes_table
 from gainroute.experiments.partial_curves import (
     PARTIAL,
     POINTS,
-    bytes_table,
     partial_builder,
     partial_curves,
     partial_summary,
 )
 from gainroute.experiments.records import Record, RouteAnswers
-from gainroute.experiments.study import RATES, study_of, summarise
+from gainroute.experiments.study import study_of
+from gainroute.experiments.summary import RATES, summarise
 
 
 def with_subsets(record: Record, right: float) -> Record:

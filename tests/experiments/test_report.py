@@ -15,10 +15,7 @@ import gainroute as gr
 from gainroute.errors import DataError, SettingError
 from gainroute.evaluation.compare import load_router
 from gainroute.evaluation.figures import encode
-from gainroute.experiments import cache as cache_module
-from gainroute.experiments import report
-from gainroute.experiments.cache import stamp
-from gainroute.experiments.guide import BEGIN, END
+from gainroute.experiments import figures, measures, partial_curves, summary
 from gainroute.experiments.records import save_record
 from gainroute.experiments.report import build_report
 from gainroute.routing.types import FloatArray
@@ -37,20 +34,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("report")
     for seed in (0, 1):
         save_record(synthetic_record(seed), base / f"records/synthetic/seed{seed}.npz")
-    (base / "which_router.md").write_text(f"Mine.\n{BEGIN}\n{END}\n", encoding="utf-8")
-    regime = {"rates": [0.1, 0.2, 0.4], "routing_only": [0.7] * 3, "total": [0.8] * 3, "weak": 0.6, "strong": 0.9}
-    known = {
-        str(seed): {
-            "record": stamp([base / f"records/synthetic/seed{seed}.npz"]),
-            "regimes": {"0": regime, "3": regime},
-        }
-        for seed in (0, 1)
-    }
-    (base / "out").mkdir()
-    (base / "out/bound.json").write_text(json.dumps({"synthetic": known}), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         # Coarse, and a stand-in for each PDF: `test_figures` draws them in earnest.
-        patch.setattr(report, "encode", lambda figure, kind: b"%PDF" if kind == "pdf" else encode(figure, kind, 40))
+        patch.setattr(figures, "encode", lambda figure, kind: b"%PDF" if kind == "pdf" else encode(figure, kind, 40))
         build_report(base / "records", base / "out", cache_dir=base / "cache")
     return base
 
@@ -67,47 +53,26 @@ def test_a_page_with_every_table_and_no_broken_picture(folder: Path) -> None:
         assert (folder / "out" / picture).with_suffix(".pdf").read_bytes().startswith(b"%PDF")
     readme = (folder / "out/README.md").read_text(encoding="utf-8")
     assert "[synthetic](synthetic.md)" in readme
-    assert "(versus_paper.md)" in readme
-
-
-def test_the_comparison_with_the_paper_is_in_the_json_on_the_pages_and_in_the_guide(folder: Path) -> None:
     stated = json.loads((folder / "out/synthetic.json").read_bytes())
-    assert [(row["noise_classes"], row["rate"]) for row in stated["versus_paper"]] == [
-        (regime, rate) for regime in (0, 3) for rate in (0.1, 0.2, 0.4)
-    ]
-    for row in stated["versus_paper"]:
-        assert {"dataset", "difference", "low", "high", "by_seed", "routing_only"} <= set(row)
-        assert set(row["by_seed"]) == {"0", "1"}
     assert len(stated["partial"]["3"]["curve"]["mean"]) == 101
-    for page in ("versus_paper.md", "synthetic.md"):
-        text = (folder / "out" / page).read_text(encoding="utf-8")
-        assert "total, seeds 0, 1" in text
-        assert "bound, total" in text
-    guide = (folder / "which_router.md").read_text(encoding="utf-8")
-    assert guide.startswith("Mine.\n")
-    pictures = re.findall(r"!\[.*?\]\((.*?)\)", guide)
-    assert pictures == ["out/synthetic/which.png"]
-    assert (folder / pictures[0]).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "encode", lambda *_: b"")
+    monkeypatch.setattr(figures, "encode", lambda *_: b"")
 
 
 def test_a_second_run_fits_nothing_and_says_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = (folder / "out/synthetic.md").read_text(encoding="utf-8")
 
-    def refuse(*_: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("fitted again")
 
-    monkeypatch.setattr(cache_module, "fit_router", refuse)
-    monkeypatch.setattr(cache_module, "calibration_quality", refuse)
-    monkeypatch.setattr(cache_module, "partial_curves", refuse)
-    monkeypatch.setattr(report, "versus_of", refuse)
-    monkeypatch.setattr(report, "encode", refuse)
-    (folder / "again").mkdir()
-    (folder / "again/bound.json").write_bytes((folder / "out/bound.json").read_bytes())
+    monkeypatch.setattr(gr.Router, "fit", refuse)
+    monkeypatch.setattr(measures, "reliability_diagram", refuse)
+    monkeypatch.setattr(partial_curves, "partial_curves", refuse)
+    monkeypatch.setattr(summary, "_regime", refuse)
+    monkeypatch.setattr(figures, "encode", refuse)
     build_report(folder / "records", folder / "again", cache_dir=folder / "cache")
     assert (folder / "again/synthetic.md").read_text(encoding="utf-8") == first
     for kind in ("png", "pdf"):

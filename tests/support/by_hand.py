@@ -12,11 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import httpx
-from benchmarks.soak_federation import Process
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from benchmarks.soak_federation import Process
 
 GAINROUTE = [sys.executable, "-m", "gainroute"]
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from up_helpers import until
+
 from benchmarks.soak_federation import MODEL_NAME, Federation, Process
 from benchmarks.soak_world import make_world
-from up_helpers import until
 
 UNSHARE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
 MOUNT = 'mount -t tmpfs -o size=64m tmpfs "$0" && exec "$@"'

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
+from warnings import warn
 
 import typer
 from typer.core import TyperCommand
 
 from gainroute.cli._options import Json
 from gainroute.cli._output import budget_text, console, guarded, notes, percent, print_json, table
-from gainroute.errors import DataError, MissingExtraError, SettingError
+from gainroute.errors import DataError, GainrouteWarning, MissingExtraError, SettingError
 
 __all__ = ["cifar10", "cifar100", "evaluate", "modelnet40", "register", "report", "reproduce", "train"]
 
@@ -144,6 +145,7 @@ def reproduce(
         from gainroute.experiments.runner import check_records, run, summary
 
         config = load_config(experiment)
+        extra = _comparison_pages()
         chosen = seeds if seeds is not None else list(range(SEEDS.get(config.name, 1)))
         check_records(config, chosen, records_dir)
         if download:
@@ -159,7 +161,7 @@ def reproduce(
             for regime, (weak, strong) in found[str(seed)].items():
                 part = "clean" if regime == "0" else f"noise on {regime} classes"
                 told.say(f"  {part}: weak route {weak:.1f} %, strong route {strong:.1f} %")
-        built = build_report(records_dir, out, cache_dir=cache_dir, progress=told.say)
+        built = build_report(records_dir, out, extra=extra, cache_dir=cache_dir, progress=told.say)
     if json:
         page = str(out / f"{config.name}.md")
         print_json({"experiment": config.name, "accuracy": found, "page": page, "warnings": said})
@@ -195,12 +197,24 @@ def report(
     with notes() as said, needing("the report", "plots"), telling() as told:
         from gainroute.experiments.report import build_report
 
-        built = build_report(records_dir, out, routers=router or (), cache_dir=cache_dir, progress=told.say)
+        extra = _comparison_pages()
+        built = build_report(
+            records_dir, out, routers=router or (), extra=extra, cache_dir=cache_dir, progress=told.say
+        )
     if json:
-        rows = [row for summary in built.values() for row in summary["versus_paper"]]
+        rows = [row for summary in built.values() for row in summary.get("versus_paper", ())]
         print_json({"datasets": built, "versus_paper": rows, "warnings": said})
     else:
         _print_overview(built, out)
+
+
+def _comparison_pages() -> Any:
+    from gainroute.experiments.checkout import NEEDS_CHECKOUT, comparison_pages
+
+    found = comparison_pages()
+    if found is None:
+        warn(NEEDS_CHECKOUT, GainrouteWarning, stacklevel=2)
+    return found
 
 
 def _print_overview(built: dict[str, Any], out: Path) -> None:

@@ -1,53 +1,47 @@
-"""What was fitted once is not fitted twice: scores kept by the hash of record, router, settings and version."""
+"""A cache of fitted scores, numbers and figures, keyed by everything they were made from: data, settings and code."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import inspect
+import importlib.util
 import io
 import json
+import sys
+import sysconfig
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-import gainroute
-from gainroute import __version__
-from gainroute._util.blas import one_thread
 from gainroute._util.files import write_bytes
-from gainroute.experiments.partial_curves import partial_builder, partial_curves
-from gainroute.experiments.records import Record, load_record
-from gainroute.experiments.results import CalibrationQuality, RouterScores, calibration_quality, fit_router
-from gainroute.experiments.study import Study, study_of
-from gainroute.routing.router import Router
-from gainroute.routing.types import FloatArray
+from gainroute._util.hashing import hash_named_files
 
-__all__ = ["Cache", "cached_partial", "cached_study", "settings_text", "stamp"]
+__all__ = ["Arrays", "Cache", "source_hash"]
 
 T = TypeVar("T")
-CORE = Path(gainroute.__file__).parent / "routing"
-RESTS_ON = ("_newton", "blend", "calibrate", "score", "learned_gain", "log_linear", "pool", "reliability", "pipeline")
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Cache:
-    """Arrays and summaries by the hash of what they were made from; absent or damaged ones are made anew.
+    """Arrays and numbers by the hash of what they were made from; a damaged entry is made again.
 
     Parameters
     ----------
     folder
-        Where they are kept; None keeps nothing.
+        Where entries are kept; None keeps nothing.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
 
     def arrays(self, key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
-        """Return the arrays under `key`, made by `make` unless they are kept."""
+        """Return the arrays under `key`; `make` computes them if they are not cached."""
 
         def read(data: bytes) -> Arrays:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
@@ -59,17 +53,17 @@ class Cache:
             np.savez_compressed(out, **named)
             return out.getvalue()
 
-        return self._kept(key, "npz", make, read, write)
+        return self._cached(key, "npz", make, read, write)
 
     def numbers(self, key: Sequence[str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the plain numbers under `key`, made by `make` unless they are kept."""
+        """Return the plain numbers under `key`; `make` computes them if they are not cached."""
 
         def read(data: bytes) -> dict[str, Any]:
             return dict(json.loads(data))
 
-        return self._kept(key, "json", make, read, lambda value: json.dumps(value).encode())
+        return self._cached(key, "json", make, read, lambda value: json.dumps(value).encode())
 
-    def _kept(
+    def _cached(
         self,
         key: Sequence[str],
         kind: str,
@@ -79,7 +73,8 @@ class Cache:
     ) -> T:
         if self._folder is None:
             return make()
-        name = hashlib.sha256("\0".join((__version__, *key)).encode()).hexdigest()[:32]
+        libraries = (f"{name} {version(name)}" for name in ("numpy", "scipy"))
+        name = hashlib.sha256("\0".join((*libraries, *key)).encode()).hexdigest()[:32]
         path = self._folder / f"{name}.{kind}"
         if path.is_file():
             try:
@@ -92,110 +87,52 @@ class Cache:
         return value
 
 
-def stamp(paths: Sequence[Path]) -> str:
-    """Hash the content of files."""
-    whole = hashlib.sha256()
-    for path in paths:
-        whole.update(path.read_bytes())
-    return whole.hexdigest()
+# ---- code as part of a key ----------------------------------------------------------------------
 
 
-def settings_text(build: Callable[[], Router]) -> str:
-    """Everything that decides a router's scores: its settings, and the files that it and what it rests on are in."""
-    router = build()
-    kinds = (inspect.getsourcefile(kind) for kind in type(router).__mro__[:-1])
-    files = {*(Path(file) for file in kinds if file is not None), *(CORE / f"{name}.py" for name in RESTS_ON)}
-    return f"{type(router).__qualname__} {router.settings()!r} {stamp(sorted(files))}"
+@cache
+def source_hash(module: str) -> str:
+    """Hash the source of a module and of every module that it imports, directly or not.
 
-
-def cached_study(
-    paths: Sequence[Path],
-    strangers: Mapping[str, Callable[[], Router]],
-    cache: Cache,
-    say: Callable[[str], None] | None = None,
-) -> Study:
-    """Do `study_of` on record files, fitting only what the cache does not hold.
-
-    Parameters
-    ----------
-    paths
-        Records of one dataset.
-    strangers
-        Routers from outside the package, by name.
-    cache
-        Where fitted scores are looked up and kept.
-    say
-        Called with a few words before each fit.
+    Installed libraries are left out: their versions are part of the key where they matter. Imports are read from the
+    source, so those inside functions count too; what is imported by a name computed at run time does not.
     """
-    records = {path: load_record(path) for path in paths}
-    stamps = {id(record): stamp([path]) for path, record in records.items()}
-
-    def fit(name: str, build: Callable[[], Router], record: Record) -> RouterScores:
-        def make() -> Arrays:
-            if say is not None:
-                say(f"{record.dataset}, seed {record.seed}: {name}")
-            return _flat(fit_router(build, record))
-
-        return _whole(cache.arrays((stamps[id(record)], "scores", settings_text(build)), make))
-
-    def judge(record: Record, name: str) -> dict[int, CalibrationQuality]:
-        def make() -> Arrays:
-            found = calibration_quality(record, name)
-            return {f"{regime}.{k}": np.asarray(v) for regime, q in found.items() for k, v in vars(q).items()}
-
-        kept = cache.arrays((stamps[id(record)], "calibration", name), make)
-
-        def read(regime: int) -> CalibrationQuality:
-            ece, nll, *diagram = (kept[f"{regime}.{k}"] for k in ("ece", "nll", "confidence", "accuracy", "share"))
-            return CalibrationQuality(float(ece), float(nll), *diagram)
-
-        return {regime: read(regime) for regime in record.regimes()}
-
-    study = study_of(list(records.values()), strangers, fit=fit, judge=judge)
-    return replace(study, stamps={record.seed: stamps[id(record)] for record in study.records})
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = None if name in found else _own_source(name, module)
+        if path is not None:
+            found[name] = path
+            waiting += _imports(name, path)
+    return hash_named_files(found.items())
 
 
-def cached_partial(
-    study: Study, cache: Cache, say: Callable[[str], None] | None = None
-) -> dict[int, dict[int, FloatArray]]:
-    """Partial escalation by seed and regime, computed only where the cache does not hold it; {} without subsets.
-
-    Parameters
-    ----------
-    study
-        Of `cached_study`.
-    cache, say
-        As there.
-    """
-    found = {}
-    for record in study.records:
-        if not record.calibration.subset_predictions:
-            return {}
-
-        def make(record: Record = record) -> Arrays:
-            if say is not None:
-                say(f"{record.dataset}, seed {record.seed}: partial escalation")
-            with one_thread():
-                return {str(regime): curve for regime, curve in partial_curves(record, partial_builder).items()}
-
-        key = (study.stamps[record.seed], "partial", settings_text(partial_builder))
-        found[record.seed] = {int(regime): curve for regime, curve in cache.arrays(key, make).items()}
-    return found
+def _own_source(name: str, root: str) -> Path | None:
+    """The file of a module that belongs to the project of `root`; None for libraries and for what is no module."""
+    loaded = sys.modules.get(name)
+    file = getattr(loaded, "__file__", None)
+    if loaded is None:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError, AttributeError):
+            return None
+        file = spec.origin if spec is not None else None
+    if file is None or not file.endswith(".py"):
+        return None
+    path, top = Path(file).resolve(), name.partition(".")[0]
+    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
+    library = any(folder in path.parents for folder in installed)
+    return path if not library or top in ("gainroute", root.partition(".")[0]) else None
 
 
-def _flat(scores: RouterScores) -> Arrays:
-    arrays: dict[str, npt.NDArray[Any]] = {f"score.{regime}": value for regime, value in scores.score.items()}
-    arrays |= {f"weak.{regime}": value for regime, value in scores.weak_prediction.items()}
-    arrays |= {f"strong.{regime}": value for regime, value in scores.strong_prediction.items()}
-    rules = np.array(json.dumps(list(scores.thresholds)))
-    return {**arrays, "rules": rules, "thresholds": np.array(list(scores.thresholds.values()))}
-
-
-def _whole(arrays: Arrays) -> RouterScores:
-    rules: list[tuple[str, float | None]] = [(rule, budget) for rule, budget in json.loads(str(arrays["rules"]))]
-
-    def part(prefix: str) -> dict[int, Any]:
-        return {int(key.partition(".")[2]): value for key, value in arrays.items() if key.startswith(f"{prefix}.")}
-
-    thresholds = dict(zip(rules, arrays["thresholds"].tolist(), strict=True))
-    return RouterScores(part("score"), part("weak"), thresholds, part("strong"))
+def _imports(name: str, path: Path) -> Iterator[str]:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)  # may be a module

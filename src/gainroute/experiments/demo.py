@@ -19,7 +19,8 @@ from gainroute.experiments.own import calibrate_run
 from gainroute.experiments.pages.demo import TITLE, demo_page, draw_demo
 from gainroute.experiments.pages.headline import headline_of, print_summary
 from gainroute.experiments.records import Record, load_record, save_record
-from gainroute.experiments.study import study_of, summarise
+from gainroute.experiments.study import study_of
+from gainroute.experiments.summary import summarise
 from gainroute.io.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -16,11 +16,13 @@ from gainroute import __version__
 from gainroute._util.files import write_bytes
 from gainroute._util.progress import NoProgress, Progress
 from gainroute.errors import ArtifactError, SettingError
+from gainroute.experiments.measures import Routed, measures_at, routed
 from gainroute.experiments.pages.headline import headline_of
 from gainroute.experiments.pages.run import draw_own, own_page
-from gainroute.experiments.results import Routed, RouterScores, answers_by_mean, measures_at, routed
 from gainroute.experiments.runner import answer_views, train_views
-from gainroute.experiments.study import RATES, study_of, summarise
+from gainroute.experiments.scores import RouterScores, answers_by_mean
+from gainroute.experiments.study import study_of
+from gainroute.experiments.summary import RATES, summarise
 from gainroute.io.preprocess import KINDS
 from gainroute.io.run_folder import SERVER, RunFolder
 from gainroute.io.views import read_labels

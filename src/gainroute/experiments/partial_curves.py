@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from gainroute.experiments.pages import tables
+from gainroute._util.blas import one_thread
+from gainroute.experiments.cache import Arrays, Cache, source_hash
+from gainroute.experiments.measures import mean_std
 from gainroute.experiments.records import Record, RouteAnswers
-from gainroute.experiments.results import ABLATION, ORACLE, answers_by_mean, mean_std
+from gainroute.experiments.scores import answers_by_mean
+from gainroute.experiments.study import Study, router_key
 from gainroute.routing.partial import PartialDecision, PartialEscalation
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.types import FloatArray, IntArray
 
-__all__ = ["PARTIAL", "POINTS", "bytes_table", "partial_builder", "partial_curves", "partial_summary"]
+__all__ = ["PARTIAL", "POINTS", "load_partial_curves", "partial_builder", "partial_curves", "partial_summary"]
 
 PARTIAL = "partial escalation"
 POINTS = 101
@@ -81,7 +84,34 @@ def _curve(decision: PartialDecision, cost: FloatArray, split: RouteAnswers) -> 
     return matched
 
 
-# ---- as numbers, and as a table -----------------------------------------------------------------
+def load_partial_curves(
+    study: Study, cache: Cache, say: Callable[[str], None] | None = None
+) -> dict[int, dict[int, FloatArray]]:
+    """`partial_curves` of our default by seed, from the cache where it holds them; {} for records without subsets.
+
+    Parameters
+    ----------
+    study
+        Of `load_study`.
+    cache
+        Where curves are looked up and kept.
+    say
+        Called with a few words before each computation.
+    """
+    found = {}
+    for record in study.records:
+        if not record.calibration.subset_predictions:
+            return {}
+
+        def make(record: Record = record) -> Arrays:
+            if say is not None:
+                say(f"{record.dataset}, seed {record.seed}: partial escalation")
+            with one_thread():
+                return {str(regime): curve for regime, curve in partial_curves(record, partial_builder).items()}
+
+        key = ("partial", study.stamps[record.seed], source_hash(__name__), router_key(partial_builder))
+        found[record.seed] = {int(regime): curve for regime, curve in cache.arrays(key, make).items()}
+    return found
 
 
 def partial_summary(curves: Mapping[int, Mapping[int, FloatArray]], rates: list[float]) -> dict[str, Any]:
@@ -105,26 +135,3 @@ def partial_summary(curves: Mapping[int, Mapping[int, FloatArray]], rates: list[
             "curve": {"mean": whole.tolist(), "std": spread.tolist()},
         }
     return found
-
-
-def bytes_table(summary: Mapping[str, Any], regime: str) -> tables.Table:
-    """Accuracy of every deployable router, and of partial escalation, for the same bytes a sample."""
-    routers, seeds = summary["regimes"][regime]["routers"], len(summary["seeds"])
-    shown = [name for name in routers if name not in (ORACLE, "random", *ABLATION[1:3])]
-    stated = {name: routers[name]["accuracy"] for name in shown}
-    counts = {name: len(routers[name]["seeds"]) for name in shown}
-    if summary.get("partial"):
-        stated[PARTIAL], counts[PARTIAL] = summary["partial"][regime]["accuracy"], seeds
-    at = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
-    rows = tuple((name, *(tables.spread(accuracy, i, counts[name]) for i in at)) for name, accuracy in stated.items())
-    header = ("router", *(f"{summary['bytes'][i]:,.0f} bytes ({100 * summary['rates'][i]:g} %)" for i in at))
-    values = [[accuracy["mean"][i] for i in at] for accuracy in stated.values()]
-    marked = tables.best_of(values, [counts[name] < seeds for name in stated])
-    return tables.Table(
-        header,
-        rows,
-        "Accuracy in % for the same payload bytes a sample, both rounds, in float32; in brackets, the escalation rate "
-        "at which asking every party costs as much. Partial escalation asks the parties whose embeddings are worth "
-        "their bytes, by our default's score; where it asks all, the strong route answers alone.",
-        best=tuple((False, *row) for row in marked),
-    )

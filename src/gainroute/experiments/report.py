@@ -1,70 +1,61 @@
-"""Rebuild every table and figure from records; fitted routers are kept in a cache, so that a second run is quick."""
+"""Every table, figure and page of a report, rebuilt from records."""
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Protocol
 
 from gainroute._util.files import write_bytes
+from gainroute._util.hashing import hash_contents
 from gainroute.errors import DataError
-from gainroute.evaluation import figure_style
-from gainroute.evaluation import figures as figures_module
 from gainroute.evaluation.compare import load_router
-from gainroute.evaluation.figures import (
-    Diagram,
-    Line,
-    Panel,
-    draw_differences,
-    draw_grid,
-    draw_reliability,
-    encode,
-    rate_panel,
-)
-from gainroute.experiments.bound import read_bound
-from gainroute.experiments.cache import Cache, cached_partial, cached_study, settings_text, stamp
-from gainroute.experiments.claims import claims_of, paper_page
-from gainroute.experiments.guide import GUIDED, fill_guide, guide_block
+from gainroute.experiments.cache import Cache, source_hash
+from gainroute.experiments.figures import draw_figures
 from gainroute.experiments.pages import tables
-from gainroute.experiments.partial_curves import PARTIAL, bytes_table, partial_summary
-from gainroute.experiments.results import (
-    ABLATION,
-    ANALYTICAL,
-    ORACLE,
-    OURS,
-    REFERENCE,
-    ROUTING_ONLY,
-    ablation_routers,
-    compared_routers,
-    mean_std,
-)
-from gainroute.experiments.study import CALIBRATORS, Study, summarise
-from gainroute.experiments.versus import versus_of
-from gainroute.experiments.versus_page import bound_table, oracle_gain_table, versus_page, versus_table
-from gainroute.routing.router import Router
+from gainroute.experiments.partial_curves import load_partial_curves, partial_summary
+from gainroute.experiments.scores import Builder, ablation_routers, compared_routers
+from gainroute.experiments.study import Study, load_study, router_key
+from gainroute.experiments.summary import summarise
 
-__all__ = ["build_report", "diagrams_of", "lines_of"]
+__all__ = ["Kept", "Page", "ReportExtra", "build_report"]
 
-MEASURES = {"accuracy": "accuracy", "EP": "precision", "NE": "neutral"}
 LEGEND = (
     "Rows: noise regimes. Columns: accuracy, EP, NE. Lines are means over seeds, bands one standard deviation; squares "
     "mark never and always escalating."
 )
-OURS_NOTE = (
-    "What is compared, and how, is in [versus_paper.md](versus_paper.md). On this page *expected gain* is the "
-    f"paper's router; *{OURS}* and *{ROUTING_ONLY}* are our default."
-)
-COMPARED = (ANALYTICAL, OURS, "calibrated confidence", "learned gain", REFERENCE, "random", ORACLE)
+Summary = Mapping[str, Any]
+Kept = Callable[[Callable[[Study], dict[str, Any]]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page beside those of the data sets: its file name, how the index names it, and its text."""
+
+    file: str
+    title: str
+    text: str
+
+
+class ReportExtra(Protocol):
+    """Further numbers, sections and pages of a report."""
+
+    def numbers(self, name: str, study: Study, kept: Kept, out: Path) -> dict[str, Any]:
+        """Numbers to add to the summary of data set `name`; ``kept(function)`` is ``function(study)``, cached."""
+        ...
+
+    def section(self, summary: Summary) -> Sequence[str]:
+        """Blocks of Markdown for a data set's page, placed before its noise regimes."""
+        ...
+
+    def pages(self, summaries: Mapping[str, Summary]) -> Sequence[Page]:
+        """Further pages, in the order in which the index lists them."""
+        ...
 
 
 def build_report(
@@ -72,190 +63,85 @@ def build_report(
     out_dir: str | os.PathLike[str],
     *,
     routers: Sequence[str] = (),
+    extra: ReportExtra | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Rebuild all pages, tables and figures.
+    """Rebuild all pages, tables and figures; nothing is written outside `out_dir` and `cache_dir`.
 
     Parameters
     ----------
     records_dir
         Holds ``<dataset>/seed<seed>.npz``.
     out_dir
-        Gets ``README.md``, ``versus_paper.md``, ``<dataset>.md`` and ``<dataset>.json`` with figures (PNG and PDF) in
-        ``<dataset>/``, and ``against_the_paper.md`` where a record is of the paper's datasets. If it holds a
-        ``bound.json`` of these very records, its figures are shown. A ``which_router.md`` beside the folder that has
-        marks for it gets its generated part written anew.
+        Gets ``README.md``, ``<dataset>.md`` and ``<dataset>.json``, figures (PNG and PDF) in ``<dataset>/``, and the
+        pages of `extra`.
     routers
         Routers from outside the package, "module:Class", added to every table with paired differences.
+    extra
+        Further numbers and pages.
     cache_dir
-        Where fitted scores are kept, by the content of record, router and version; None keeps none.
+        Where fitted scores, numbers and figures are kept, by the content of record, settings and code; None keeps none.
     progress
         Called with a few words before each step.
 
     Returns
     -------
     dict
-        The summary of each dataset, by name.
+        The summary of each data set, by name.
     """
     found = sorted(Path(records_dir).glob("*/seed*.npz"))
     if not found:
         raise DataError(f"{records_dir} holds no record <dataset>/seed<seed>.npz; name the folder of the records")
-    strangers = {spec.rpartition(":")[2]: load_router(spec) for spec in routers}
+    strangers: dict[str, Builder] = {spec.rpartition(":")[2]: load_router(spec) for spec in routers}
     say = progress or (lambda _text: None)
     cache = Cache(None if cache_dir is None else Path(cache_dir))
     out = Path(out_dir)
-    built, claims = {}, {}
+    built: dict[str, dict[str, Any]] = {}
     for folder in sorted({path.parent for path in found}):
-        paths = [path for path in found if path.parent == folder]
-        say(f"{folder.name}: {len(paths)} seeds")
-        study = cached_study(paths, strangers, cache, say)
-        builders: dict[str, Callable[[], Router]] = {**compared_routers(), **ablation_routers(), **strangers}
-        key = (stamp(paths), *(f"{name} {settings_text(build)}" for name, build in builders.items()))
-        summary = cache.numbers(("summary 2", *key), partial(summarise, study))
-        claims[folder.name] = cache.numbers(("claims", *key), partial(claims_of, study))
-        summary |= cache.numbers(("versus", *key), partial(versus_of, study))
-        curves = cached_partial(study, cache, say)
+        name, paths = folder.name, [path for path in found if path.parent == folder]
+        say(f"{name}: {len(paths)} seeds")
+        study = load_study(paths, strangers, cache, say)
+        builders = {**compared_routers(), **ablation_routers(), **strangers}
+        key = (hash_contents(*paths), *(f"{word} {router_key(build)}" for word, build in builders.items()))
+        kept = partial(_kept, study, cache, key)
+        summary = kept(summarise)
+        if extra is not None:
+            summary |= extra.numbers(name, study, kept, out)
+        curves = load_partial_curves(study, cache, say)
         summary["partial"] = partial_summary(curves, summary["rates"]) if curves else {}
-        summary["bound"] = read_bound(out / "bound.json", folder.name, study.stamps)
-        (out / folder.name).mkdir(parents=True, exist_ok=True)
-        say(f"{folder.name}: figures")
-        drawing = partial(_figures, study, summary, list(strangers))
-        files = cache.arrays(("figures", *key, json.dumps(summary["partial"]), _drawn_by()), drawing)
-        for name, content in files.items():
-            write_bytes(out / folder.name / name, content.tobytes())
-        drawn = [name.removesuffix(".png") for name in files if name.endswith(".png")]
-        write_bytes(out / f"{folder.name}.json", json.dumps(summary, indent=1).encode())
-        write_bytes(out / f"{folder.name}.md", _markdown(summary, folder.name, routers, drawn).encode())
-        built[folder.name] = summary
-    beside = paper_page(built, claims)
-    if beside is not None:
-        write_bytes(out / "against_the_paper.md", beside.encode())
-    write_bytes(out / "versus_paper.md", versus_page(built).encode())
-    fill_guide(out.resolve().parent / "which_router.md", guide_block(built, out.name))
-    pages = "\n".join(f"- [{name}]({name}.md)" for name in built)
-    pages = f"- [Our default against the paper's router](versus_paper.md)\n{pages}"
-    if beside is not None:
-        pages = f"- [Our figures beside the paper's, and which of its claims held](against_the_paper.md)\n{pages}"
+        say(f"{name}: figures")
+        drawn_from = ("figures", *key, json.dumps(summary), source_hash(draw_figures.__module__), version("matplotlib"))
+        files = cache.arrays(drawn_from, partial(draw_figures, study, summary, list(strangers)))
+        (out / name).mkdir(parents=True, exist_ok=True)
+        for file, content in files.items():
+            write_bytes(out / name / file, content.tobytes())
+        drawn = [file.removesuffix(".png") for file in files if file.endswith(".png")]
+        inserted = extra.section(summary) if extra is not None else ()
+        write_bytes(out / f"{name}.json", json.dumps(summary, indent=1).encode())
+        write_bytes(out / f"{name}.md", _markdown(summary, name, routers, drawn, inserted).encode())
+        built[name] = summary
+    further = extra.pages(built) if extra is not None else ()
+    for page in further:
+        write_bytes(out / page.file, page.text.encode())
+    index = [*(f"- [{page.title}]({page.file})" for page in further), *(f"- [{name}]({name}.md)" for name in built)]
     overview = tables.to_markdown(tables.overview_table(built))
-    write_bytes(out / "README.md", f"# Results\n\n{overview}\n{pages}\n".encode())
+    write_bytes(out / "README.md", "\n".join(["# Results\n", overview, *index, ""]).encode())
     return built
 
 
-# ---- what figures are drawn from ----------------------------------------------------------------
-
-
-def lines_of(study: Study, names: Sequence[str], regime: int, measure: str) -> dict[str, Line]:
-    """Curves of some routers, mean and standard deviation over seeds; `measure` is "accuracy", "EP" or "NE"."""
-    lines = {}
-    for name in names:
-        band = study.band(name, regime)
-        lines[name] = Line(band.rates, *mean_std(getattr(band, MEASURES[measure])))
-    return lines
-
-
-def diagrams_of(study: Study, regime: int) -> dict[str, Diagram]:
-    """Reliability diagrams by calibrator, all seeds in one."""
-    found = {}
-    for name in CALIBRATORS:
-        parts = [by_regime[regime] for by_regime in study.quality[name].values()]
-        share = np.mean([part.share for part in parts], axis=0)
-        with np.errstate(invalid="ignore"):
-            confidence = np.mean([np.nan_to_num(p.confidence) * p.share for p in parts], axis=0) / share
-            accuracy = np.mean([np.nan_to_num(p.accuracy) * p.share for p in parts], axis=0) / share
-        found[name] = Diagram(confidence, accuracy, share, float(np.mean([part.ece for part in parts])))
-    return found
-
-
-def _drawn_by() -> str:
-    """All that decides a figure beside its numbers: the code that draws it."""
-    code = "".join(inspect.getsource(module) for module in (figures_module, figure_style, sys.modules[__name__]))
-    return f"{version('matplotlib')} {hashlib.sha256(code.encode()).hexdigest()}"
-
-
-def _figures(study: Study, summary: Mapping[str, Any], strangers: Sequence[str]) -> dict[str, npt.NDArray[np.uint8]]:
-    """Every figure as the bytes of its files, by name: drawing takes longer than all else once scores are kept."""
-
-    def title(regime: int) -> str:
-        return tables.regime_title(str(regime), summary)
-
-    compared = [*COMPARED[:1], *strangers, *COMPARED[1:]]
-    ablation = [*ABLATION, REFERENCE]
-    figures = {
-        "tradeoff": draw_grid(
-            [[rate_panel(lines_of(study, compared, r, m), m, title(r)) for m in MEASURES] for r in study.regimes]
-        ),
-        "ablation": draw_grid(
-            [[Panel(_above_chance(study, ablation, r), "points above random", title=title(r)) for r in study.regimes]]
-        ),
-    }
-    defer = [name for name in study.scores if name.startswith("defer") and name.count(" ") == 1]
-    if defer:
-        names = [ANALYTICAL, *defer]
-        figures["defer"] = draw_grid(
-            [[rate_panel(lines_of(study, names, r, m), m, title(r)) for m in MEASURES] for r in study.regimes]
-        )
-    names = [ANALYTICAL, OURS, ROUTING_ONLY, *strangers, "calibrated confidence", "learned gain", *defer]
-    figures["reliability"] = draw_reliability({title(r): diagrams_of(study, r) for r in study.regimes})
-    deployable = [name for name in (*compared, ROUTING_ONLY, *defer) if name not in (ORACLE, "random")]
-    figures["bytes"] = draw_grid([[_bytes_panel(study, deployable, summary, r, title(r)) for r in study.regimes]])
-    guided = [*GUIDED[:1], *strangers, *GUIDED[1:]]
-    figures["which"] = draw_grid(
-        [[rate_panel(lines_of(study, guided, r, "accuracy"), "accuracy", title(r)) for r in study.regimes]]
-    )
-    figures["differences"] = draw_differences(
-        {title(r): _differences(summary, str(r), names) for r in study.regimes},
-        [f"{100 * rate:g} %" for rate in summary["rates"] if 0 < rate < 1],
-        "points above confidence",
-    )
-    return {
-        f"{name}.{kind}": np.array(bytearray(encode(figure, kind)), dtype=np.uint8)
-        for name, figure in figures.items()
-        for kind in ("png", "pdf")
-    }
-
-
-def _above_chance(study: Study, names: Sequence[str], regime: int) -> dict[str, Line]:
-    """Accuracy above the chord between the endpoints, which random escalation follows: it tells close curves apart."""
-    lines = {}
-    for name in names:
-        band = study.band(name, regime)
-        ends = band.accuracy[:, :1], band.accuracy[:, -1:]
-        lines[name] = Line(band.rates, *mean_std(band.accuracy - ends[0] - band.rates * (ends[1] - ends[0])))
-    return lines
-
-
-def _differences(summary: Mapping[str, Any], regime: str, names: Sequence[str]) -> dict[str, Any]:
-    routers = summary["regimes"][regime]["routers"]
-    at = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
-    groups = {}
-    for name in names:
-        apart = routers[name]["minus_confidence"]
-        groups[name] = tuple(100 * np.array([apart[key][i] for i in at]) for key in ("mean", "low", "high"))
-    return groups
-
-
-def _bytes_panel(study: Study, names: Sequence[str], summary: Mapping[str, Any], regime: int, title: str) -> Panel:
-    lines = lines_of(study, names, regime, "accuracy")
-    in_bytes = {
-        name: Line(np.array([study.bytes_at(rate) for rate in line.rate]), line.value, line.spread)
-        for name, line in lines.items()
-    }
-    if summary["partial"]:
-        curve = {key: np.array(values) for key, values in summary["partial"][str(regime)]["curve"].items()}
-        spent = np.linspace(study.bytes_at(0.0), study.bytes_at(1.0), len(curve["mean"]))
-        in_bytes[PARTIAL] = Line(spent, curve["mean"], curve["std"])
-    marks = [study.bytes_at(rate) for rate in (0.1, 0.2, 0.4, 0.6, 0.8)]
-    return Panel(
-        in_bytes, "accuracy", "bytes a sample", title,
-        ("weak route", "strong route"), marks, unit="",
-    )  # fmt: skip
+def _kept(study: Study, cache: Cache, key: Sequence[str], make: Callable[[Study], dict[str, Any]]) -> dict[str, Any]:
+    """``make(study)``, from the cache while neither the study nor the code of `make` has changed."""
+    code = (make.__qualname__, source_hash(make.__module__))
+    return cache.numbers((*code, *key), partial(make, study))
 
 
 # ---- the page -----------------------------------------------------------------------------------
 
 
-def _markdown(summary: Mapping[str, Any], name: str, routers: Sequence[str], drawn: Sequence[str]) -> str:
+def _markdown(
+    summary: Mapping[str, Any], name: str, routers: Sequence[str], drawn: Sequence[str], inserted: Sequence[str]
+) -> str:
     seeds = ", ".join(map(str, summary["seeds"]))
     command = "gainroute report" + "".join(f" --router {spec}" for spec in routers)
     about = (
@@ -268,11 +154,7 @@ def _markdown(summary: Mapping[str, Any], name: str, routers: Sequence[str], dra
         about,
         f"![Accuracy, EP and NE against the escalation rate]({name}/tradeoff.png)",
         LEGEND,
-        "## Our default against the paper's router",
-        OURS_NOTE,
-        tables.to_markdown(versus_table(summary)),
-        tables.to_markdown(oracle_gain_table(summary)),
-        *([tables.to_markdown(bound_table(summary))] if summary["bound"] else []),
+        *inserted,
     ]
     for regime in summary["regimes"]:
         title = tables.regime_title(regime, summary)
@@ -289,7 +171,7 @@ def _markdown(summary: Mapping[str, Any], name: str, routers: Sequence[str], dra
             "### What each budget buys, and its bytes",
             tables.to_markdown(tables.budget_table(summary, regime)),
             "### Every deployable router for the same bytes",
-            tables.to_markdown(bytes_table(summary, regime)),
+            tables.to_markdown(tables.bytes_table(summary, regime)),
             "### Ablation of the calibrator",
             tables.to_markdown(tables.ablation_table(summary, regime)),
         ]

@@ -20,7 +20,7 @@ from gainroute.experiments.pages.parts import (
     shown_table,
 )
 from gainroute.experiments.records import Record
-from gainroute.experiments.results import OURS
+from gainroute.experiments.scores import OURS
 from gainroute.experiments.study import Study
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.types import FloatArray

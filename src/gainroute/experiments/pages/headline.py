@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gainroute.experiments.pages import tables
-from gainroute.experiments.results import ANALYTICAL, OURS
+from gainroute.experiments.scores import ANALYTICAL, OURS
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gainroute.evaluation.figures import DARK, LIGHT, draw_panel, draw_reliability, encode, rate_panel
+from gainroute.experiments.figures import diagrams_of, lines_of
+from gainroute.experiments.measures import chosen_alpha
 from gainroute.experiments.pages import html, tables
 from gainroute.experiments.records import Record
-from gainroute.experiments.report import diagrams_of, lines_of
-from gainroute.experiments.results import ANALYTICAL, ORACLE, OURS, REFERENCE, chosen_alpha, defer_name
+from gainroute.experiments.scores import ANALYTICAL, ORACLE, OURS, REFERENCE, defer_name
 from gainroute.experiments.study import Study
 
 __all__ = ["Pictures", "draw_panels", "draw_regime", "drawn_routers", "picture", "route_cards", "shown_table"]

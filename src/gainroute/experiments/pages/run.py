@@ -10,7 +10,7 @@ from gainroute.experiments.pages import html, tables
 from gainroute.experiments.pages.headline import against, deployed, sentence
 from gainroute.experiments.pages.parts import Pictures, draw_panels, drawn_routers, picture, route_cards, shown_table
 from gainroute.experiments.records import Record
-from gainroute.experiments.results import OURS
+from gainroute.experiments.scores import OURS
 from gainroute.experiments.study import Study
 
 __all__ = ["draw_own", "own_page"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gainroute.experiments.results import ABLATION, ANALYTICAL, ORACLE, OURS, REFERENCE
+from gainroute.experiments.scores import ABLATION, ANALYTICAL, ORACLE, OURS, REFERENCE
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -20,6 +20,7 @@ __all__ = [
     "analytical_table",
     "best_of",
     "budget_table",
+    "bytes_table",
     "calibration_table",
     "defer_table",
     "deployed_table",
@@ -301,6 +302,29 @@ def deployed_table(summary: Summary, names: Sequence[str] = (ANALYTICAL, OURS, R
                 )
     header = ("test part", *(["router"] if several else []), "threshold", "budget", "rate given", "Acc. %")
     return Table(header, tuple(rows), main=())
+
+
+def bytes_table(summary: Mapping[str, Any], regime: str) -> Table:
+    """Accuracy of every deployable router, and of partial escalation, for the same bytes per sample."""
+    routers, seeds = summary["regimes"][regime]["routers"], len(summary["seeds"])
+    shown = [name for name in routers if name not in (ORACLE, "random", *ABLATION[1:3])]
+    stated = {name: routers[name]["accuracy"] for name in shown}
+    counts = {name: len(routers[name]["seeds"]) for name in shown}
+    if summary.get("partial"):
+        stated["partial escalation"], counts["partial escalation"] = summary["partial"][regime]["accuracy"], seeds
+    at = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
+    rows = tuple((name, *(spread(accuracy, i, counts[name]) for i in at)) for name, accuracy in stated.items())
+    header = ("router", *(f"{summary['bytes'][i]:,.0f} bytes ({100 * summary['rates'][i]:g} %)" for i in at))
+    values = [[accuracy["mean"][i] for i in at] for accuracy in stated.values()]
+    marked = best_of(values, [counts[name] < seeds for name in stated])
+    return Table(
+        header,
+        rows,
+        "Accuracy in % for the same payload bytes per sample, both rounds, in float32; in brackets, the escalation "
+        "rate at which asking every party costs as much. Partial escalation asks the parties whose embeddings are "
+        "worth their bytes, by our default's score; where it asks all, the strong route answers alone.",
+        best=tuple((False, *row) for row in marked),
+    )
 
 
 def _std(value: float, scale: float, digits: int) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gainroute.experiments import streams
 from gainroute.experiments.records import load_record
+from research import streams
 
 RECORDS = Path(__file__).parents[2] / "records"
 

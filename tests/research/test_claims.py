@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from synthetic_records import synthetic_record
 
-from gainroute.experiments import claims
-from gainroute.experiments.claims import HELD, NOT_DECIDED, NOT_HELD, claims_of, findings_of, paper_page
 from gainroute.experiments.records import Record
-from gainroute.experiments.results import ANALYTICAL
-from gainroute.experiments.study import study_of, summarise
+from gainroute.experiments.scores import ANALYTICAL
+from gainroute.experiments.study import study_of
+from gainroute.experiments.summary import summarise
+from research import claims
+from research.claims import HELD, NOT_DECIDED, NOT_HELD, claims_of, findings_of, paper_page
 
 
 def judged(records: list[Record]) -> tuple[dict[str, Any], dict[str, Any]]:

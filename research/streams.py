@@ -1,6 +1,6 @@
 """Records replayed as streams that turn: what the controller, the monitor and recalibration make of them.
 
-    python -m gainroute.experiments.streams records/digits records/modelnet40
+    python -m research.streams records/digits records/modelnet40
 
 Streams draw from a record's test part, with replacement where they are longer than it. Routers are fitted on the
 calibration part, and so is everything that is chosen: which classes count as hard, the step, the prior.

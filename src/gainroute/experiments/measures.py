@@ -1,15 +1,15 @@
-"""What records say: every router on every regime and seed, as arrays. No drawing, no printing, no torch.
+"""Accuracy, EP, NE, paired resamples and calibration quality of scored routers, as arrays.
 
 ::
 
-    records ─ fit_router ─→ RouterScores ─ routed ─→ Routed (a router, a regime, a seed)
+    records ─ scores.fit_router ─→ RouterScores ─ routed ─→ Routed (one router, regime and seed)
             → measures_at, curve_band, resampled_accuracy, calibration_quality, deployed → tables and figures
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -26,43 +26,20 @@ from gainroute.evaluation.metrics import (
     tradeoff_curve,
 )
 from gainroute.experiments.records import Record, RouteAnswers
+from gainroute.experiments.scores import RouterScores
 from gainroute.routing.calibrate import Calibrator, fit_dirichlet, fit_temperature, identity_calibration
-from gainroute.routing.decide import calibration_threshold
 from gainroute.routing.pool import pool_mean
-from gainroute.routing.router import Router
-from gainroute.routing.routers import (
-    CalibratedConfidenceRouter,
-    ConfidenceRouter,
-    ExpectedGainRouter,
-    LearnedGainRouter,
-    RandomRouter,
-)
-from gainroute.routing.types import ArrayLike, Decision, FloatArray, IntArray
+from gainroute.routing.types import FloatArray, IntArray
 
 __all__ = [
-    "ABLATION",
-    "ANALYTICAL",
-    "BUDGETS",
-    "ORACLE",
-    "OURS",
-    "REFERENCE",
-    "ROUTING_ONLY",
+    "CALIBRATORS",
     "CalibrationQuality",
     "Measures",
     "Routed",
-    "RouterScores",
-    "RoutingOnlyRouter",
-    "ablation_routers",
-    "answers_by_mean",
-    "blended_answers",
     "calibration_quality",
     "chosen_alpha",
-    "compared_routers",
     "curve_band",
-    "defer_name",
-    "defer_scores",
     "deployed",
-    "fit_router",
     "mean_std",
     "measures_at",
     "oracle_scores",
@@ -70,132 +47,7 @@ __all__ = [
     "routed",
 ]
 
-Builder = Callable[[], Router]
-
-ANALYTICAL = "expected gain"  # the paper's
-OURS = "ours (total)"
-ROUTING_ONLY = "ours (routing only)"
-REFERENCE = "confidence"
-ORACLE = "oracle"
-BUDGETS = (0.1, 0.2, 0.4)  # those a threshold is deployed for
-ABLATION = (ANALYTICAL, f"{ANALYTICAL}, temperature", f"{ANALYTICAL}, uncalibrated", "calibrated confidence")
 REPLICATES = 1000
-
-
-class RoutingOnlyRouter(ExpectedGainRouter):
-    """The default's score beside the paper's answers on both routes: what better routing alone is worth."""
-
-
-def compared_routers() -> dict[str, Builder]:
-    """Every router that is fitted on Round 1 alone, by the name it has in tables and figures.
-
-    The paper's row has the cross-fitted τ beside the paper's own: at matched rates they are one. "ours (total)" is
-    whatever `ExpectedGainRouter()` is by default, with its own answers on both routes. The others take the paper's τ,
-    which needs one fit instead of twenty-one.
-    """
-    return {
-        ANALYTICAL: lambda: ExpectedGainRouter.paper(threshold="cross-fitted"),
-        OURS: lambda: ExpectedGainRouter(threshold="cross-fitted"),
-        ROUTING_ONLY: lambda: RoutingOnlyRouter(threshold="calibration", blend="none"),
-        "calibrated confidence": lambda: CalibratedConfidenceRouter(threshold="calibration"),
-        REFERENCE: ConfidenceRouter,
-        "learned gain": lambda: LearnedGainRouter(threshold="calibration"),
-        "random": RandomRouter,
-    }
-
-
-def ablation_routers() -> dict[str, Builder]:
-    """The expected-gain router with the other calibrators."""
-    return {
-        ABLATION[1]: lambda: ExpectedGainRouter.paper(calibration="temperature"),
-        ABLATION[2]: lambda: ExpectedGainRouter.paper(calibration="none"),
-    }
-
-
-@dataclass(frozen=True, eq=False)
-class RouterScores:
-    """A fitted router on one record.
-
-    Attributes
-    ----------
-    score, weak_prediction
-        By regime (0 is the clean one), (N,) each on its test part.
-    thresholds
-        τ as it would be deployed, by rule and budget.
-    strong_prediction
-        By regime, where the router blends the strong answer with Round 1; the record's own elsewhere.
-    """
-
-    score: Mapping[int, FloatArray]
-    weak_prediction: Mapping[int, IntArray]
-    thresholds: Mapping[tuple[str, float | None], float]
-    strong_prediction: Mapping[int, IntArray] = field(default_factory=dict)
-
-
-def fit_router(build: Builder, record: Record, budgets: Sequence[float] = BUDGETS) -> RouterScores:
-    """Fit a router on a record's calibration part, and score its test part under every regime.
-
-    The expected-gain router is deployed by two rules, its own and the paper's. A router with a pooling of its own
-    answers by it; the others share the record's exact weak prediction.
-    """
-    router = build()
-    shared = answers_by_mean(router)
-    held = record.calibration
-    router.fit(
-        held.local_posteriors,
-        held.labels,
-        held.strong_prediction,
-        strong_posterior=held.strong_posterior,
-        weak_prediction=held.weak_prediction if shared else None,
-    )
-    thresholds: dict[tuple[str, float | None], float] = {
-        (str(router.threshold), budget): router.threshold_for(budget) for budget in budgets
-    }
-    if type(router) is ExpectedGainRouter and router.threshold != "calibration":
-        pooled = router.route(held.local_posteriors, weak_prediction=held.weak_prediction if shared else None)
-        thresholds |= {("calibration", budget): calibration_threshold(pooled.score, budget) for budget in budgets}
-    score, weak, strong = {}, {}, {}
-    for regime, split in record.regimes().items():
-        decision = router.route(split.local_posteriors, weak_prediction=split.weak_prediction if shared else None)
-        score[regime], weak[regime] = decision.score, np.asarray(decision.weak_prediction, dtype=np.int64)
-        blended = blended_answers(router, decision, split.strong_posterior)
-        if blended is not None:
-            strong[regime] = blended
-    return RouterScores(score, weak, thresholds, strong)
-
-
-def answers_by_mean(router: Router) -> bool:
-    """Whether a router's Round-1 answer is the paper's: the argmax of the mean."""
-    by_mean = getattr(router, "pooling", "mean") == "mean" or isinstance(router, RoutingOnlyRouter)
-    pools_by_setting = type(router).fit_pool in (Router.fit_pool, ExpectedGainRouter.fit_pool)
-    return type(router).pool is Router.pool and pools_by_setting and by_mean
-
-
-def blended_answers(router: Router, decision: Decision, strong_posterior: ArrayLike) -> IntArray | None:
-    """What the strong route would answer for every sample in this router's hands; None where it answers alone."""
-    if not router.blends_:
-        return None
-    return np.asarray(router.strong_answers(decision, strong_posterior), dtype=np.int64)
-
-
-def defer_name(alpha: str) -> str:
-    """Name learning to defer at one α as tables and figures do: "1-crossfit" is α = 1, expert cross-fitted."""
-    value, _, crossfit = alpha.partition("-")
-    return f"defer α={value}" + (" cross-fitted" if crossfit else "")
-
-
-def defer_scores(record: Record, alpha: str, budgets: Sequence[float] = BUDGETS) -> RouterScores:
-    """Learning to defer, read off the record: its pooled score and its own weak prediction."""
-    held = record.calibration.defer[alpha]
-    thresholds: dict[tuple[str, float | None], float] = {
-        ("calibration", budget): calibration_threshold(held.score, budget) for budget in budgets
-    }
-    regimes = {regime: split.defer[alpha] for regime, split in record.regimes().items()}
-    return RouterScores(
-        {regime: outcome.score.astype(np.float64) for regime, outcome in regimes.items()},
-        {regime: outcome.prediction for regime, outcome in regimes.items()},
-        {**thresholds, ("canonical", None): 0.0},
-    )
 
 
 def chosen_alpha(record: Record) -> str | None:

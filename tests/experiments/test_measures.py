@@ -11,9 +11,10 @@ from synthetic_records import synthetic_record
 
 import gainroute as gr
 from gainroute.errors import DataError
-from gainroute.experiments import results
+from gainroute.experiments import measures, scores
 from gainroute.experiments.pages import tables
-from gainroute.experiments.study import RATES, Study, study_of, summarise
+from gainroute.experiments.study import Study, study_of
+from gainroute.experiments.summary import RATES, summarise
 from gainroute.routing.types import BoolArray, FloatArray
 
 
@@ -25,13 +26,13 @@ def study() -> Study:
 def test_measures_obey_the_identity_of_the_paper_and_end_at_both_routes(study: Study) -> None:
     for name in study.scores:
         for regime in study.regimes:
-            at = results.measures_at(study.runs(name, regime), RATES)
+            at = measures.measures_at(study.runs(name, regime), RATES)
             gained = at.rates * (2 * at.precision + at.neutral - 1)
             np.testing.assert_allclose(at.accuracy, at.accuracy[:, :1] + gained, atol=1e-9)
             assert not at.precision[:, 0].any()
             assert not at.neutral[:, 0].any()
     split = study.records[0].noisy[3]
-    at = results.measures_at(study.runs("expected gain", 3), RATES)
+    at = measures.measures_at(study.runs("expected gain", 3), RATES)
     assert at.accuracy[0, 0] == pytest.approx(split.weak_accuracy)
     assert at.accuracy[0, -1] == pytest.approx(split.strong_accuracy)
 
@@ -41,19 +42,19 @@ def test_a_router_is_scored_as_it_would_be_by_hand() -> None:
     held, test = record.calibration, record.test
     router = gr.ExpectedGainRouter.paper().fit(held.local_posteriors, held.labels, held.strong_prediction)
     score = router.route(test.local_posteriors).score
-    found = results.fit_router(gr.ExpectedGainRouter.paper, record)
+    found = scores.fit_router(gr.ExpectedGainRouter.paper, record)
     np.testing.assert_allclose(found.score[0], score, atol=1e-12)
     assert found.thresholds["calibration", 0.2] == pytest.approx(router.threshold_for(0.2), abs=1e-12)
     by_hand = gr.evaluation.operating_point(
         score, test.weak_prediction, test.strong_prediction, test.labels, rate=0.2
     ).accuracy
-    at = results.measures_at([results.routed(found, test, 0)], [0.2])
+    at = measures.measures_at([measures.routed(found, test, 0)], [0.2])
     assert at.accuracy[0, 0] == pytest.approx(by_hand)
 
 
 def test_learning_to_defer_starts_from_its_own_weak_prediction(study: Study) -> None:
     outcome, split = study.records[0].test.defer["2"], study.records[0].test
-    at = results.measures_at(study.runs("defer α=2", 0), [0.0, 1.0])
+    at = measures.measures_at(study.runs("defer α=2", 0), [0.0, 1.0])
     assert at.accuracy[0, 0] == pytest.approx((outcome.prediction == split.labels).mean())
     assert at.accuracy[0, 1] == pytest.approx(split.strong_accuracy)
     rate, _ = study.runs("defer α=2", 0)[0].deploy(0.0)
@@ -65,8 +66,8 @@ def test_alpha_is_chosen_on_calibration_data() -> None:
     held = record.calibration
     perfect = replace(held.defer["3"], prediction=held.labels)
     chosen = replace(record, calibration=replace(held, defer={**held.defer, "3": perfect}))
-    assert results.chosen_alpha(chosen) == "3"
-    assert results.chosen_alpha(synthetic_record(0, alphas=())) is None
+    assert measures.chosen_alpha(chosen) == "3"
+    assert measures.chosen_alpha(synthetic_record(0, alphas=())) is None
 
 
 class OwnPool(gr.Router):
@@ -80,23 +81,23 @@ class OwnPool(gr.Router):
 
 def test_a_router_with_a_pooling_of_its_own_answers_by_it() -> None:
     record = synthetic_record(0)
-    found = results.fit_router(OwnPool, record)
+    found = scores.fit_router(OwnPool, record)
     np.testing.assert_array_equal(found.weak_prediction[0], record.test.local_posteriors[0].argmax(axis=1))
 
 
 def test_resampled_differences_are_paired_and_centred(study: Study) -> None:
     runs, other = study.runs("expected gain", 0), study.runs("random", 0)
-    drawn = results.resampled_accuracy(runs, [0.2], count=300)
-    np.testing.assert_array_equal(drawn, results.resampled_accuracy(runs, [0.2], count=300))
-    apart = drawn - results.resampled_accuracy(other, [0.2], count=300)
-    direct = [results.measures_at(r, [0.2]).accuracy.mean() for r in (runs, other)]
+    drawn = measures.resampled_accuracy(runs, [0.2], count=300)
+    np.testing.assert_array_equal(drawn, measures.resampled_accuracy(runs, [0.2], count=300))
+    apart = drawn - measures.resampled_accuracy(other, [0.2], count=300)
+    direct = [measures.measures_at(r, [0.2]).accuracy.mean() for r in (runs, other)]
     assert apart.mean() == pytest.approx(direct[0] - direct[1], abs=0.01)
-    assert apart.std() < drawn.std() + results.resampled_accuracy(other, [0.2], count=300).std()
+    assert apart.std() < drawn.std() + measures.resampled_accuracy(other, [0.2], count=300).std()
 
 
 def test_calibration_brings_the_posterior_nearer_to_the_truth() -> None:
     record = synthetic_record(0, samples=2000)
-    before, after = (results.calibration_quality(record, name)[0] for name in ("none", "temperature"))
+    before, after = (measures.calibration_quality(record, name)[0] for name in ("none", "temperature"))
     assert after.ece < before.ece
     assert after.nll < before.nll
 
@@ -123,11 +124,11 @@ def test_a_summary_is_plain_json_and_says_what_the_tables_need(study: Study) -> 
 def test_a_row_of_fewer_seeds_is_compared_on_those_seeds_and_never_marked_best() -> None:
     records = [synthetic_record(0, alphas=("1", "1-crossfit")), synthetic_record(1, alphas=("1",))]
     study = study_of(records)
-    name = results.defer_name("1-crossfit")
+    name = scores.defer_name("1-crossfit")
     assert study.seeds(name) == [0]
     summary = summarise(study, replicates=20)
     row = summary["regimes"]["0"]["routers"][name]
-    seed0 = results.measures_at(study.runs("confidence", 0)[:1], RATES).accuracy[0]
+    seed0 = measures.measures_at(study.runs("confidence", 0)[:1], RATES).accuracy[0]
     np.testing.assert_allclose(np.array(row["accuracy"]["mean"]) - row["minus_confidence"]["mean"], seed0)
     table = tables.accuracy_table(summary, "0")
     assert table.best is not None
@@ -139,7 +140,7 @@ def test_signs_and_zeros_of_differences() -> None:
 
 
 def test_records_that_do_not_belong_together_are_refused() -> None:
-    with pytest.raises(DataError, match="one dataset at a time"):
+    with pytest.raises(DataError, match="records of one data set"):
         study_of([synthetic_record(0), synthetic_record(1, dataset="other")])
     with pytest.raises(DataError, match="one test part"):
         study_of([synthetic_record(0), synthetic_record(1, samples=200)])

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m gainroute.experiments.bound --datasets digits --out docs/results/bound.json
+    python -m research.bound --datasets digits --out docs/results/bound.json
 
 Learners are cross-validated on the calibration and the test part of a record together, noisy test parts included, and
 the best is taken after the fact. A router must never do that: the figures say what is left to gain, and nothing is

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m gainroute.experiments.candidates --records records --out docs/results/candidates.json
+    python -m research.candidates --records records --out docs/results/candidates.json
 
 An outer fold is scored by a router that was fitted without it; whatever a router chooses for itself (λ, whether to
 blend) it chooses inside the other folds. Test parts are never read.
@@ -24,13 +24,13 @@ import numpy as np
 from gainroute._util.blas import one_thread
 from gainroute._util.files import write_bytes
 from gainroute.evaluation.metrics import TradeoffCurve, oracle_score, oracle_share, tradeoff_curve
-from gainroute.experiments.candidate_routers import AllPartyRouter, CorrectedGainRouter, LookRouter, PartyClassRouter
 from gainroute.experiments.records import Record, RouteAnswers, load_record
-from gainroute.experiments.results import blended_answers
+from gainroute.experiments.scores import blended_answers
 from gainroute.routing.calibrate import DirichletCalibrator, folds_of
 from gainroute.routing.router import Router
 from gainroute.routing.routers import CalibratedConfidenceRouter, ConfidenceRouter, ExpectedGainRouter
 from gainroute.routing.types import FloatArray, IntArray
+from research.candidate_routers import AllPartyRouter, CorrectedGainRouter, LookRouter, PartyClassRouter
 
 __all__ = ["CANDIDATES", "PAPER", "Candidate", "Outcome", "judge", "main"]
 

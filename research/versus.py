@@ -13,16 +13,8 @@ import numpy as np
 
 from gainroute._util.blas import one_thread
 from gainroute._util.resampling import interval
-from gainroute.experiments.results import (
-    ANALYTICAL,
-    BUDGETS,
-    ORACLE,
-    OURS,
-    ROUTING_ONLY,
-    Routed,
-    measures_at,
-    resampled_accuracy,
-)
+from gainroute.experiments.measures import Routed, measures_at, resampled_accuracy
+from gainroute.experiments.scores import ANALYTICAL, BUDGETS, ORACLE, OURS, ROUTING_ONLY
 from gainroute.experiments.study import Study
 from gainroute.routing.types import FloatArray
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from gainroute._util.blas import one_thread
 from gainroute._util.resampling import interval, resamples
+from gainroute.experiments.measures import measures_at, resampled_accuracy
 from gainroute.experiments.pages import tables
-from gainroute.experiments.results import ABLATION, ANALYTICAL, REFERENCE, defer_name, measures_at, resampled_accuracy
+from gainroute.experiments.scores import ABLATION, ANALYTICAL, REFERENCE, defer_name
 from gainroute.experiments.study import Study
 from gainroute.routing.types import FloatArray
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,15 @@ import pytest
 from synthetic_records import synthetic_record
 
 import gainroute as gr
-from gainroute.experiments import guide, results
+from gainroute.experiments import measures, scores
 from gainroute.experiments.records import Record
-from gainroute.experiments.results import ANALYTICAL, ORACLE, OURS, ROUTING_ONLY, RoutingOnlyRouter
-from gainroute.experiments.study import Study, study_of, summarise
-from gainroute.experiments.versus import versus_of
-from gainroute.experiments.versus_page import bound_table, versus_page
+from gainroute.experiments.scores import ANALYTICAL, ORACLE, OURS, ROUTING_ONLY, RoutingOnlyRouter
+from gainroute.experiments.study import Study, study_of
+from gainroute.experiments.summary import summarise
 from gainroute.routing.types import FloatArray, IntArray
+from research import guide
+from research.versus import versus_of
+from research.versus_page import bound_table, versus_page
 
 SETTINGS: dict[str, Any] = {"pooling": "log-linear", "shrinkage": "empirical-bayes", "blend": "cv"}
 COUNT = 60
@@ -25,8 +26,8 @@ COUNT = 60
 
 def builders() -> dict[str, Any]:
     """The routers of a report whose default is another one than the paper's, whatever the default is."""
-    compared = results.compared_routers()
-    kept = {name: compared[name] for name in (ANALYTICAL, results.REFERENCE, "random")}
+    compared = scores.compared_routers()
+    kept = {name: compared[name] for name in (ANALYTICAL, scores.REFERENCE, "random")}
     return kept | {
         OURS: lambda: gr.ExpectedGainRouter.paper(**SETTINGS),
         ROUTING_ONLY: lambda: RoutingOnlyRouter.paper(**SETTINGS | {"blend": "none"}),
@@ -139,7 +140,7 @@ def test_routing_only_keeps_the_papers_answers_and_total_does_not(study: Study) 
             own = study.scores[OURS][record.seed]
             assert (own.weak_prediction[regime] != split.weak_prediction).any()
         ends = [
-            results.measures_at(study.runs(name, regime), [0.0, 1.0]).accuracy for name in (ANALYTICAL, ROUTING_ONLY)
+            measures.measures_at(study.runs(name, regime), [0.0, 1.0]).accuracy for name in (ANALYTICAL, ROUTING_ONLY)
         ]
         np.testing.assert_array_equal(*ends)
     assert any(found.strong_prediction for found in study.scores[OURS].values()), "a blend that earns its place"
@@ -162,10 +163,10 @@ def test_the_oracles_gain_is_measured_on_the_papers_routes(study: Study, versus:
 
 
 def test_the_papers_row_is_the_papers_router_whatever_the_default_is() -> None:
-    paper = results.compared_routers()[ANALYTICAL]()
+    paper = scores.compared_routers()[ANALYTICAL]()
     assert paper.settings() == gr.ExpectedGainRouter.paper(threshold="cross-fitted").settings()
-    assert results.compared_routers()[OURS]().settings() == gr.ExpectedGainRouter().settings()
-    only, default = results.compared_routers()[ROUTING_ONLY]().settings(), gr.ExpectedGainRouter().settings()
+    assert scores.compared_routers()[OURS]().settings() == gr.ExpectedGainRouter().settings()
+    only, default = scores.compared_routers()[ROUTING_ONLY]().settings(), gr.ExpectedGainRouter().settings()
     changed = {key for key, value in default.items() if only[key] is not value and only[key] != value}
     assert changed <= {"threshold", "blend"}
 
@@ -199,7 +200,7 @@ def told(routers: dict[str, Any]) -> dict[str, Any]:
     """A summary of one regime with given intervals at 20 %."""
     base = {"seeds": [0], "minus_weak": (0.01, 0.03), "minus_ours": (-0.02, -0.01), "minus_strong": (-0.05, -0.04)}
     found = {}
-    for name, changes in {OURS: {"minus_ours": (0.0, 0.0)}, results.REFERENCE: {}, **routers}.items():
+    for name, changes in {OURS: {"minus_ours": (0.0, 0.0)}, scores.REFERENCE: {}, **routers}.items():
         stated = {**base, **changes}
         found[name] = {
             key: value if key == "seeds" else {"mean": [sum(value) / 2], "low": [value[0]], "high": [value[1]]}
@@ -218,21 +219,11 @@ def test_ours_is_advised_unless_another_is_ahead_by_its_whole_interval() -> None
 
 def test_none_is_advised_where_escalating_has_not_been_shown_to_pay() -> None:
     assert guide.advice(told({OURS: {"minus_weak": (-0.01, 0.02)}}), "0")[0] == "none"
-    level = told({results.REFERENCE: {"minus_ours": (-0.01, 0.01)}})
+    level = told({scores.REFERENCE: {"minus_ours": (-0.01, 0.01)}})
     assert "fits nothing" in guide.advice(level, "0")[1]
 
 
-def test_only_what_stands_between_the_marks_is_written_anew(summary: dict[str, Any], tmp_path: Path) -> None:
-    page = tmp_path / "which_router.md"
-    assert not guide.fill_guide(page, "x")
-    page.write_text("no marks", encoding="utf-8")
-    assert not guide.fill_guide(page, "x")
-    assert page.read_text(encoding="utf-8") == "no marks"
-    page.write_text(f"before\n{guide.BEGIN}old{guide.END}\nafter\n", encoding="utf-8")
-    block = guide.guide_block({"synthetic": summary}, "results")
-    for _ in range(2):
-        assert guide.fill_guide(page, block)
-    text = page.read_text(encoding="utf-8")
-    assert text == f"before\n{guide.BEGIN}\n\n{block}\n\n{guide.END}\nafter\n"
-    assert "results/synthetic/which.png" in text
-    assert text.count("| synthetic, ") == 2
+def test_the_guide_has_a_row_per_regime_and_a_figure_per_data_set(summary: dict[str, Any]) -> None:
+    page = guide.guide_page({"synthetic": summary})
+    assert page.count("| synthetic, ") == 2
+    assert "](synthetic/which.png)" in page

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gainroute.experiments.pages import tables
-from gainroute.experiments.versus import AIM
+from research.versus import AIM
 
 __all__ = ["bound_table", "oracle_gain_table", "versus_page", "versus_table"]
 
@@ -16,7 +16,7 @@ MADE = (
     "Made by `gainroute report` from the committed records. The same numbers, as shares, are in `gainroute report "
     "--json` under `versus_paper`."
 )
-NO_BOUND = "No bound is stated: `python -m gainroute.experiments.bound` has not been run on these records."
+NO_BOUND = "No bound is stated: `python -m research.bound` has not been run on these records."
 
 PROTOCOL = f"""\
 Both routers stand on the same trained models. *Total* is `ExpectedGainRouter()` with its own answers on both routes;

@@ -1,21 +1,20 @@
-"""Which router for which data: the part of the users' page that depends on results, by fixed rules, from summaries."""
+"""Which router to use on which data: advice by fixed rules, from summaries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from gainroute._util.files import write_bytes
 from gainroute.experiments.pages import tables
-from gainroute.experiments.results import ABLATION, ANALYTICAL, ORACLE, OURS, REFERENCE, ROUTING_ONLY
+from gainroute.experiments.scores import ABLATION, ORACLE, OURS, REFERENCE, ROUTING_ONLY
 
-__all__ = ["BEGIN", "END", "GUIDED", "advice", "fill_guide", "guide_block"]
+__all__ = ["advice", "guide_page"]
 
 BUDGET = 0.2
-BEGIN = "<!-- begin: made by gainroute report, do not edit -->"
-END = "<!-- end: made by gainroute report -->"
-GUIDED = (OURS, ANALYTICAL, "calibrated confidence", "learned gain", REFERENCE, ORACLE)  # drawn
+MADE = (
+    "Made by `gainroute report` from the records; the rules are below the table. How to choose a router for other data "
+    "is explained in [which_router.md](../which_router.md)."
+)
 _NOT_ADVISED = (ORACLE, "random", OURS, ROUTING_ONLY, *ABLATION[1:3])
 
 
@@ -44,16 +43,8 @@ def advice(summary: Mapping[str, Any], regime: str) -> tuple[str, str]:
     return chosen, "; ".join(reasons)
 
 
-def guide_block(summaries: Mapping[str, Mapping[str, Any]], folder: str) -> str:
-    """Write the generated part of the page: a table, and a picture a dataset.
-
-    Parameters
-    ----------
-    summaries
-        By dataset.
-    folder
-        Where the pictures lie, as the page names it.
-    """
+def guide_page(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """Write the page: a table of which router to use on which data and why, and a figure per data set."""
     rows = []
     for name, summary in summaries.items():
         at = summary["rates"].index(BUDGET)
@@ -78,26 +69,16 @@ def guide_block(summaries: Mapping[str, Mapping[str, Any]], folder: str) -> str:
         "Accuracy in %, with our default's answers on both routes. Ours is taken unless another router is ahead of it "
         "at 20 % by its whole interval; none is worth it where the interval over Round 1 alone reaches zero."
     )
-    parts = [tables.to_markdown(tables.Table(header, tuple(rows), caption))]
-    parts += [
-        f"**{name}** ([all figures]({folder}/{name}.md))\n\n![{name}: accuracy of each router against the escalation "
-        f"rate]({folder}/{name}/which.png)"
-        for name in summaries
+    parts = [
+        "# Which router to use on these data",
+        MADE,
+        tables.to_markdown(tables.Table(header, tuple(rows), caption)),
     ]
-    return "\n\n".join(part.rstrip() for part in parts)
-
-
-def fill_guide(page: Path, block: str) -> bool:
-    """Put the block between the page's marks; a page that is not there, or has none, is left alone."""
-    if not page.is_file():
-        return False
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        return False
-    write_bytes(page, f"{before}{BEGIN}\n\n{block}\n\n{END}{after}".encode())
-    return True
+    for name in summaries:
+        parts.append(f"## {name}")
+        parts.append(f"![{name}: accuracy of each router against the escalation rate]({name}/which.png)")
+        parts.append(f"[All figures and tables]({name}.md)")
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
 def _points(apart: Mapping[str, Sequence[float]], at: int) -> str:

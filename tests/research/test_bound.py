@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from synthetic_records import synthetic_record
 
-from gainroute.experiments.bound import RATES, bound_of, main, read_bound
-from gainroute.experiments.cache import stamp
+from gainroute._util.hashing import hash_contents
+from gainroute.experiments.measures import measures_at, oracle_scores, routed
 from gainroute.experiments.records import Record, save_record
-from gainroute.experiments.results import measures_at, oracle_scores, routed
+from research.bound import RATES, bound_of, main, read_bound
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_it_is_estimated_once_a_record_and_shown_for_these_records_only(record: 
     for _ in range(2):
         assert main(arguments, said.append) == 0
     assert len(said) == 1
-    stamps = {0: stamp(paths[:1])}
+    stamps = {0: hash_contents(paths[0])}
     shown = read_bound(out, "synthetic", stamps)
     kept = json.loads(out.read_bytes())["synthetic"]["0"]["regimes"]
     assert set(shown) == {"0", "3"}

@@ -1,0 +1,60 @@
+"""What this repository adds to a report: our default against the paper's router, the paper's claims, and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gainroute.experiments.pages import tables
+from gainroute.experiments.report import Kept, Page
+from gainroute.experiments.scores import OURS, ROUTING_ONLY
+from gainroute.experiments.study import Study
+from research.bound import read_bound
+from research.claims import claims_of, paper_page
+from research.guide import guide_page
+from research.versus import versus_of
+from research.versus_page import bound_table, oracle_gain_table, versus_page, versus_table
+
+__all__ = ["ComparisonPages"]
+
+NOTE = (
+    "What is compared, and how, is in [versus_paper.md](versus_paper.md). On this page *expected gain* is the "
+    f"paper's router; *{OURS}* and *{ROUTING_ONLY}* are our default."
+)
+
+
+class ComparisonPages:
+    """A `gainroute.experiments.report.ReportExtra`.
+
+    Adds ``versus_paper``, ``oracle_gain`` and ``bound`` to each summary (the bound from ``bound.json`` in the report's
+    folder, if that file is of exactly these records), and the pages ``versus_paper.md``, ``which_router.md`` and,
+    where a record is of one of the paper's data sets, ``against_the_paper.md``.
+    """
+
+    def __init__(self) -> None:
+        self._claims: dict[str, dict[str, Any]] = {}
+
+    def numbers(self, name: str, study: Study, kept: Kept, out: Path) -> dict[str, Any]:
+        """Compare with the paper's router, and judge the paper's claims."""
+        self._claims[name] = kept(claims_of)
+        return kept(versus_of) | {"bound": read_bound(out / "bound.json", name, study.stamps)}
+
+    def section(self, summary: Mapping[str, Any]) -> Sequence[str]:
+        """Our default against the paper's router on one data set."""
+        shown = [versus_table(summary), oracle_gain_table(summary)]
+        if summary["bound"]:
+            shown.append(bound_table(summary))
+        return ["## Our default against the paper's router", NOTE, *map(tables.to_markdown, shown)]
+
+    def pages(self, summaries: Mapping[str, Mapping[str, Any]]) -> Sequence[Page]:
+        """All data sets together."""
+        pages = [
+            Page("versus_paper.md", "Our default against the paper's router", versus_page(summaries)),
+            Page("which_router.md", "Which router to use on these data", guide_page(summaries)),
+        ]
+        beside = paper_page(summaries, self._claims)
+        if beside is not None:
+            title = "Our figures beside the paper's, and which of its claims held"
+            pages.insert(0, Page("against_the_paper.md", title, beside))
+        return pages

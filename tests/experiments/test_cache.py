@@ -1,0 +1,121 @@
+"""The cache: an entry is found again only while the data, settings and code it was made from are the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_records import synthetic_record
+
+from gainroute.experiments.cache import source_hash
+from gainroute.experiments.records import save_record
+
+ROOT = Path(__file__).parents[2]
+
+
+class Copy:
+    """A copy of the repository's code, with records and a cache that outlive edits of the code."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "src/gainroute", base / "src/gainroute", ignore=ignored)
+        shutil.copytree(ROOT / "research", base / "research", ignore=ignored)
+        shutil.copy(ROOT / "pyproject.toml", base)
+        save_record(synthetic_record(0, samples=60, classes=3, alphas=()), base / "records/synthetic/seed0.npz")
+
+    def report(self) -> dict[str, Any]:
+        code = (
+            "import sys; sys.argv[0] = 'gainroute'; sys.path.insert(0, 'src')\n"
+            "from gainroute.experiments import report; report.draw_figures = lambda *_: {}\n"
+            "from gainroute.cli import main; main()"
+        )
+        command = [sys.executable, "-c", code, "report", "--out", "out", "--cache-dir", "cache", "--json"]
+        done = subprocess.run(command, cwd=self.base, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)["datasets"]["synthetic"]
+        return found
+
+    def append(self, file: str, code: str) -> None:
+        with (self.base / file).open("a", encoding="utf-8") as opened:
+            opened.write(code)
+
+
+def wrapped(name: str, change: str) -> str:
+    """Code that changes what a function of the module returns."""
+    return f"\n_{name}_before = {name}\ndef {name}(*args, **more):\n    return _{name}_before(*args, **more){change}\n"
+
+
+def test_an_edited_metric_score_or_study_changes_the_published_number(tmp_path: Path) -> None:
+    """With a warm cache, as an author would meet it who edits code and rebuilds the pages."""
+    copy = Copy(tmp_path)
+    first = copy.report()
+    entries = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert copy.report() == first
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == entries
+
+    copy.append("src/gainroute/evaluation/metrics.py", wrapped("expected_calibration_error", " + 0.25"))
+    second = copy.report()
+    for regime, found in second["regimes"].items():
+        before = first["regimes"][regime]["calibration"]["none"]["ece"]["mean"]
+        assert found["calibration"]["none"]["ece"]["mean"] == pytest.approx(before + 0.25)
+
+    copy.append("src/gainroute/routing/decide.py", wrapped("calibration_threshold", " + 1e9"))
+    third = copy.report()
+    deployed = third["regimes"]["0"]["routers"]["confidence"]["deployed"]
+    assert {point["rate"]["mean"] for point in deployed} == {0.0}
+
+    copy.append("research/versus.py", wrapped("_over", " * 0 + 7"))
+    fourth = copy.report()
+    assert fourth["oracle_gain"][0]["paper"]["share"] == 7
+    assert fourth["regimes"] == third["regimes"]
+
+
+@pytest.mark.parametrize("edited", ["mine.py", "helper.py", "inner/deep.py"])
+def test_a_users_module_is_hashed_with_all_that_it_imports(
+    edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inner").mkdir()
+    texts = {
+        "mine.py": "import numpy, helper\n",
+        "helper.py": "def f():\n    from inner import deep\n    return deep\n",
+        "inner/__init__.py": "",
+        "inner/deep.py": "from . import wide\n",
+        "inner/wide.py": "import no_such_module\n",
+        "other.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "inner", raising=False)
+
+    def hashed() -> str:
+        source_hash.cache_clear()
+        return source_hash("mine")
+
+    before = hashed()
+    (tmp_path / "other.py").write_text("changed = 1\n", encoding="utf-8")
+    assert hashed() == before
+    (tmp_path / edited).write_text(texts[edited] + "changed = 1\n", encoding="utf-8")
+    assert hashed() != before
+
+
+def test_scores_rest_on_routing_and_not_on_metrics_or_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits take minutes: editing a metric or a page must not repeat them."""
+    seen: dict[str, Path] = {}
+
+    def keep(files: Any) -> str:
+        seen.update(files)
+        return ""
+
+    monkeypatch.setattr("gainroute.experiments.cache.hash_named_files", keep)
+    source_hash.cache_clear()
+    source_hash("gainroute.experiments.scores")
+    source_hash.cache_clear()
+    assert {"gainroute.routing.routers", "gainroute.routing._newton", "gainroute.experiments.records"} <= set(seen)
+    assert not [name for name in seen if name.startswith(("gainroute.evaluation", "gainroute.experiments.pages"))]
