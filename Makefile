@@ -1,31 +1,43 @@
 # The same commands that CI runs. Everything happens in .venv; nothing else on the machine is touched.
+#   make LOCKED=1 test    installs exactly the versions of requirements.lock, checked by hash
+#   make PYTHON=python3.12 VENV=.venv-312 test
 PYTHON ?= python3
-VENV   := .venv
+VENV   ?= .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The theme advertises its successor on every build otherwise.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 TOPIC  ?= all
 MINUTES ?= 10
 
-# What an extra brings along: the larger environment serves the smaller ones' commands.
-BRINGS_system := dev all
-BRINGS_dev    := all
-BRINGS_bench  := all
+# Installing the key also installs the values: a larger environment runs the commands of the smaller ones.
+INCLUDED_system := dev all docs
+INCLUDED_dev    := all docs
+INCLUDED_bench  := all
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-system check bench soak clean
+.PHONY: help demo up test test-system check docs bench soak lock clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 
-# One stamp a set of extras: a second run installs nothing.
+# One stamp per set of extras: a second run installs nothing.
+ifdef LOCKED
+$(VENV)/.installed-%: pyproject.toml requirements.lock | $(VENV)/bin/python
+	@echo "installing gainroute and the locked versions of everything it uses into $(VENV) ..."
+	@$(PIP) --require-hashes -r requirements.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $(patsubst %,$(VENV)/.installed-%,all docs dev system bench)
+else
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing gainroute[$*] into $(VENV) ..."
-	@$(PIP) -e '.[$*]'
-	@touch $@ $(BRINGS_$*:%=$(VENV)/.installed-%)
+	@$(PIP) --upgrade pip
+	@$(PIP) -c constraints.txt -e '.[$*]'
+	@touch $@ $(INCLUDED_$*:%=$(VENV)/.installed-%)
+endif
 
 demo: $(VENV)/.installed-all ## train, calibrate and route the embedded digits; writes out/demo/report.html
 	@$(BIN)/gainroute demo --out out/demo
@@ -40,18 +52,31 @@ test: $(VENV)/.installed-dev ## run all tests (under 5 minutes)
 test-system: $(VENV)/.installed-system ## a real browser, PostgreSQL, a full disk (Debian: chromium, postgresql)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/system
 
-check: test ## tests, then lint, types, import contracts and the examples in docstrings
+check: $(VENV)/.installed-dev ## lint, types, import contracts, documentation, doctests, tests with coverage
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(MKDOCS)
 	@$(BIN)/python -m pytest --doctest-modules src/gainroute -p no:cacheprovider
+	@$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+docs: $(VENV)/.installed-docs ## build the documentation, offline and strict; open out/site/index.html
+	@$(MKDOCS)
+	@echo "open out/site/index.html, or: $(BIN)/python -m http.server -d out/site"
 
 bench: $(VENV)/.installed-bench ## measure side by side: make bench [TOPIC=calibration|routing|...]
 	@$(BIN)/python -m benchmarks $(TOPIC)
 
 soak: $(VENV)/.installed-all ## load while parties and coordinator are killed: make soak [MINUTES=10]
 	@$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
+
+lock: $(VENV)/bin/python ## write requirements.lock; UV_FIND_LINKS or UV_INDEX must offer the CPU build of torch
+	@$(PIP) uv
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra system --extra bench -c constraints.txt --generate-hashes \
+		--no-header --no-emit-index-url --python-version 3.11 --python-platform x86_64-manylinux_2_28 -o out/lock.txt
+	@sed -n '/^#/!q;p' requirements.lock > out/lock.head
+	@cat out/lock.head out/lock.txt > requirements.lock
 
 clean: ## remove the environment and everything written under out/
 	rm -rf $(VENV) out build dist src/*.egg-info
