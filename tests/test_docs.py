@@ -1,0 +1,84 @@
+"""The documentation agrees with the code, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+MKDOCS = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCED = re.compile(r"(?ms)^```.*?^```")
+PYTHON = re.compile(r"(?ms)^```python\n(.*?)^```")
+
+
+# .pytest_cache and the like write Markdown of their own.
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob(".github/*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def heading_ids(text: str) -> set[str]:
+    """The anchors that GitHub and the site give to headings."""
+    headings = re.findall(r"(?m)^#+ (.+)$", FENCED.sub("", text))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_page_shows_the_layers_of_the_import_contract():
+    contract = next(c for c in PYPROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
+    layers = [layer.replace("gainroute.", "") for layer in contract["layers"]]
+    section = (ROOT / "docs/how_it_works.md").read_text(encoding="utf-8").split("## Layers")[1].split("\n## ")[0]
+    shown = [re.split(r" {2,}", line.strip())[0] for line in section.splitlines() if line.startswith("    ")]
+    assert shown == layers
+    assert len(layers) == 7
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_relative_links_resolve(page):
+    text = page.read_text(encoding="utf-8")
+    for link in LINK.findall(FENCED.sub("", text)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link} does not exist"
+        if anchor and target.suffix == ".md":
+            assert anchor in heading_ids(target.read_text(encoding="utf-8")), f"{link} names no heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_python_in_pages_compiles(page):
+    for block in PYTHON.findall(page.read_text(encoding="utf-8")):
+        ast.parse(block)
+
+
+def test_every_page_is_in_the_navigation():
+    pages = {p.relative_to(ROOT / "docs").as_posix() for p in PAGES if p.is_relative_to(ROOT / "docs")}
+    missing = {page for page in pages if not re.search(rf"(?m)[ :]{re.escape(page)}$", MKDOCS)}
+    assert not missing
+
+
+def test_the_tutorial_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/three_lines.md").read_text(encoding="utf-8")
+    exec("\n".join(PYTHON.findall(text)), {})  # noqa: S102 (our own page)
+
+
+def test_every_public_name_is_on_one_page_of_the_reference():
+    import gainroute
+
+    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "tools/docs_pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    listed = [name for names in module.topics().values() for name in names]
+    assert sorted(listed) == sorted(name for name in gainroute.__all__ if not name.startswith("__"))
+    assert "gainroute up" in module.cli_page()
