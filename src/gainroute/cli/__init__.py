@@ -1,6 +1,6 @@
 """The command line: parse, call the library, print, and map errors to exit codes. Nothing is computed here.
 
-Exit codes: 0 done, 2 something given cannot be used (one paragraph on stderr says what, and the remedy), 130 Ctrl-C.
+Exit codes: 0 success, 2 unusable input (one paragraph on stderr gives the cause and the remedy), 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -10,8 +10,22 @@ from typing import Annotated
 
 import typer
 
-from gainroute.cli import compare, coordinator, demo, experimenting, fit, party, plan, recalibrate, route, up
-from gainroute.cli._options import FilesCommand
+from gainroute.cli import (
+    compare,
+    coordinator,
+    data,
+    demo,
+    evaluate,
+    fit,
+    party,
+    plan,
+    recalibrate,
+    report,
+    reproduce,
+    route,
+    train,
+    up,
+)
 
 __all__ = ["app", "main"]
 
@@ -41,7 +55,7 @@ def gainroute(
 ) -> None:
     """Decide, sample by sample, whether the expensive answer is worth asking for.
 
-    You have a cheap answer (the averaged posteriors of one or more parties) and an expensive one that is right more
+    You have a cheap answer (the pooled posteriors of one or more parties) and an expensive one that is right more
     often. From labelled samples, gainroute learns where the expensive answer is expected to help, and spends a budget
     there. The usual order: fit a router on calibration data, plan the budget on other labelled data, route new data.
 
@@ -49,17 +63,12 @@ def gainroute(
     """
 
 
-app.command("fit", cls=FilesCommand, short_help="Fit a router on labelled calibration data.")(fit.fit)
-app.command("plan", cls=FilesCommand, short_help="Show what each budget buys: table and picture.")(plan.plan)
-app.command("route", cls=FilesCommand, short_help="Decide which new samples to escalate.")(route.route)
-app.command("explain", cls=FilesCommand, short_help="Show why one sample is escalated or kept.")(route.explain)
-app.command("compare", cls=FilesCommand, short_help="Compare all routers on your own data.")(compare.compare)
-app.command("demo", short_help="See it work, on data that come along.")(demo.demo)
-experimenting.register(app)
-up.register(app)
-coordinator.register(app)
-party.register(app)
-recalibrate.register(app)
+# In the order of `gainroute --help`.
+_COMMANDS = (
+    fit, plan, route, compare, demo, reproduce, report, train, evaluate, data, up, coordinator, party, recalibrate,
+)  # fmt: skip
+for _command in _COMMANDS:
+    _command.register(app)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand
@@ -14,15 +14,25 @@ from gainroute.errors import DataError, SettingError
 from gainroute.routing.types import FloatArray
 
 __all__ = [
+    "CacheDir",
     "Classes",
     "Data",
+    "DataDir",
+    "Device",
     "FilesCommand",
+    "IdColumn",
     "Json",
+    "LabelColumn",
+    "LabelFile",
     "Labels",
+    "ManyCommand",
     "On",
     "Posteriors",
+    "RecordsDir",
+    "ReportDir",
     "RouterFile",
     "Utility",
+    "Views",
     "number_or",
     "numbers",
     "read_utility",
@@ -45,7 +55,7 @@ Posteriors = Annotated[
         "--posteriors",
         metavar="FILE...",
         show_default=False,
-        help="Instead of DATA: one Parquet file a party, joined by --on, such as --posteriors a.parquet b.parquet.",
+        help="Instead of DATA: one Parquet file per party, joined by --on, such as --posteriors a.parquet b.parquet.",
     ),
 ]
 Labels = Annotated[
@@ -89,28 +99,73 @@ Utility = Annotated[
     ),
 ]
 
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="FOLDER",
+        show_default=False,
+        help="Holds the data files (modelnet40/points.npz, cifar-10-batches-bin, …); the digits need none.",
+    ),
+]
+RecordsDir = Annotated[Path, typer.Option("--records-dir", metavar="FOLDER", help="Where the records are.")]
+ReportDir = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where pages, tables and figures go.")]
+CacheDir = Annotated[
+    Path, typer.Option("--cache-dir", metavar="FOLDER", help="Where fitted scores are kept; it may be deleted.")
+]
+Device = Annotated[str, typer.Option("--device", help="A torch device, such as cpu or cuda.")]
+Views = Annotated[
+    list[Path],
+    typer.Option(
+        "--views",
+        metavar="FILE...",
+        show_default=False,
+        help="One file per party, named after the party: .npz with x (N, …) and optional ids, or Parquet with an id "
+        "column, such as --views front.npz side.npz.",
+    ),
+]
+LabelFile = Annotated[
+    Path,
+    typer.Option(
+        "--labels",
+        metavar="FILE",
+        show_default=False,
+        help=".npz with labels (N,) and optional ids, or Parquet with an id and a label column.",
+    ),
+]
+IdColumn = Annotated[str, typer.Option("--id-column", help="The column of a Parquet file that identifies a sample.")]
+LabelColumn = Annotated[str, typer.Option("--label-column", help="The column of a Parquet file that is the label.")]
 
-class FilesCommand(TyperCommand):
-    """A command whose `--posteriors` takes all the files that follow it."""
+
+class ManyCommand(TyperCommand):
+    """A command whose options `many` take every value that follows them, up to the next option."""
+
+    many: ClassVar[tuple[str, ...]] = ("--seeds", "--views", "--router", "--kind")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Repeat `--posteriors` before each of its files, which is how options with several values are parsed."""
+        """Repeat the option before each of its values, which is how options with several values are parsed."""
         spread: list[str] = []
-        taking = False
+        taking: str | None = None
         for i, arg in enumerate(args):
             if arg == "--":
                 spread += args[i:]
                 break
-            if arg == "--posteriors":
-                taking = True
+            if arg in self.many:
+                taking = arg
                 if i + 1 == len(args) or args[i + 1].startswith("-"):
-                    spread.append(arg)  # no file follows: the parser says so
-            elif taking and not arg.startswith("-"):
-                spread += ["--posteriors", arg]
+                    spread.append(arg)  # no value follows: the parser says so
+            elif taking is not None and not arg.startswith("-"):
+                spread += [taking, arg]
             else:
-                taking = False
+                taking = None
                 spread.append(arg)
         return super().parse_args(ctx, spread)
+
+
+class FilesCommand(ManyCommand):
+    """A command whose `--posteriors` takes all the files that follow it."""
+
+    many = ("--posteriors",)
 
 
 def number_or(text: str | None, name: str, words: Sequence[str]) -> Any:

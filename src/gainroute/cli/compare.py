@@ -8,11 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from gainroute.cli._loading import read_data
-from gainroute.cli._options import Classes, Data, Json, Labels, On, Posteriors, Utility, numbers, read_utility
+from gainroute.cli._options import (
+    Classes,
+    Data,
+    FilesCommand,
+    Json,
+    Labels,
+    On,
+    Posteriors,
+    Utility,
+    numbers,
+    read_utility,
+)
 from gainroute.cli._output import budget_text, console, guarded, notes, print_json, table
 from gainroute.evaluation.compare import ORACLE, REFERENCE, Comparison, candidates, compare_routers, load_router
 
-__all__ = ["compare"]
+__all__ = ["compare", "register"]
 
 
 @guarded
@@ -185,3 +196,8 @@ def _result(made: Comparison) -> dict[str, Any]:
         ],
         "beat_confidence": list(made.winners),
     }
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compare", cls=FilesCommand, short_help="Compare all routers on your own data.")(compare)

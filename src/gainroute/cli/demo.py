@@ -1,4 +1,4 @@
-"""`gainroute demo`: the whole road on data that come with the package."""
+"""`gainroute demo`: the whole pipeline on data that come with the package."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
+from gainroute.cli._extras import needing
 from gainroute.cli._options import Json
 from gainroute.cli._output import console, guarded, notes, print_json
-from gainroute.errors import MissingExtraError
 
-__all__ = ["demo"]
-
-NEEDED = {"torch", "sklearn", "matplotlib", "tomli"}
+__all__ = ["demo", "register"]
 
 
 @guarded
@@ -21,22 +19,23 @@ def demo(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the report and the figures go.")
     ] = Path("out/demo"),
-    seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
     json: Json = False,
 ) -> None:
-    """Train, calibrate and route handwritten digits, each cut into four quadrants, one a party.
+    """Train, calibrate and route handwritten digits, each cut into four quadrants, one per party.
 
     Needs no data and no download, takes about a minute, and writes a report with figures.
     """
     with notes() as said:
-        try:
+        with needing("the demo", "all"):
             from gainroute.experiments.demo import print_demo, run_demo
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in NEEDED:
-                raise
-            raise MissingExtraError("the demo", "all") from error
         results = run_demo(out, seed=seed, progress=True)
     if json:
         print_json(results | {"warnings": said})
     else:
         print_demo(results, console())
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("demo", short_help="See it work, on data that come with the package.")(demo)

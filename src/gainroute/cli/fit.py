@@ -10,13 +10,24 @@ import numpy as np
 import typer
 
 from gainroute.cli._loading import as_columns, class_names, folder_of, read_data, strong_columns
-from gainroute.cli._options import Classes, Data, Json, Labels, On, Posteriors, Utility, number_or, read_utility
+from gainroute.cli._options import (
+    Classes,
+    Data,
+    FilesCommand,
+    Json,
+    Labels,
+    On,
+    Posteriors,
+    Utility,
+    number_or,
+    read_utility,
+)
 from gainroute.cli._output import budget_text, console, guarded, notes, percent, print_json
 from gainroute.errors import SettingError
 from gainroute.io.posteriors import Outcomes
 from gainroute.routing.router import Router
 
-__all__ = ["fit"]
+__all__ = ["fit", "register"]
 
 RULES = ("cross-fitted", "calibration", "certified")
 SHARED = ("threshold", "confidence", "min_gain", "seed")
@@ -256,3 +267,8 @@ def _counts(counts: dict[str, int]) -> str:
 
 def _range(ends: list[float]) -> str:
     return f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("fit", cls=FilesCommand, short_help="Fit a router on labelled calibration data.")(fit)

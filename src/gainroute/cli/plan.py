@@ -14,6 +14,7 @@ from gainroute.cli._loading import as_columns, class_names, folder_of, for_route
 from gainroute.cli._options import (
     Classes,
     Data,
+    FilesCommand,
     Json,
     Labels,
     On,
@@ -29,7 +30,7 @@ from gainroute.errors import SettingError
 from gainroute.evaluation.plan import BUDGETS, Plan, PlanPoint, plan_budgets
 from gainroute.routing.router import Router
 
-__all__ = ["plan"]
+__all__ = ["plan", "register"]
 
 RECALL_COLUMNS = 10
 MARKS = {"knee": "knee", "gain_ends": "gain ends", "target": "target", "deployed": "as saved"}
@@ -283,3 +284,8 @@ def _result(made: Plan, names: list[str], cost: Cost) -> dict[str, Any]:
         "as_saved": written(made.deployed),
         "skewed": made.skewed,
     }
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("plan", cls=FilesCommand, short_help="Show what each budget buys: table and picture.")(plan)

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from gainroute.cli._loading import folder_of, for_router, read_data
-from gainroute.cli._options import Classes, Data, Json, Labels, On, Posteriors, RouterFile
+from gainroute.cli._options import Classes, Data, FilesCommand, Json, Labels, On, Posteriors, RouterFile
 from gainroute.cli._output import budget_text, console, guarded, notes, percent, print_json, table
 from gainroute.errors import DataError, SettingError
 from gainroute.io.posteriors import Outcomes
 from gainroute.routing.score import Explanation
 
-__all__ = ["explain", "route"]
+__all__ = ["explain", "register", "route"]
 
 SHOWN = 15
 
@@ -182,3 +182,9 @@ def _result(why: Explanation, row: int, name: str) -> dict[str, Any]:
             for k, label in enumerate(why.classes)
         ],
     }
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("route", cls=FilesCommand, short_help="Decide which new samples to escalate.")(route)
+    app.command("explain", cls=FilesCommand, short_help="Show why one sample is escalated or kept.")(explain)

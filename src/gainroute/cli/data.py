@@ -1,0 +1,120 @@
+"""`gainroute data`: the benchmarks' data, fetched, checked or converted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gainroute.cli._options import Json
+from gainroute.cli._output import guarded, print_json
+from gainroute.errors import DataError, SettingError
+
+__all__ = ["cifar10", "cifar100", "fetch_cifar", "modelnet40", "register"]
+
+
+def fetch_cifar(source: str, data_dir: Path | None) -> None:
+    """Fetch the archive of a CIFAR data set into a folder, unless it is there."""
+    if source not in ("cifar10", "cifar100"):
+        remedy = {
+            "digits": "the digits come with scikit-learn: leave --download out",
+            "modelnet40": "fetch the official meshes and run `gainroute data modelnet40 TREE --out FOLDER`",
+        }
+        raise SettingError(f"--download is for CIFAR, not for {source}; {remedy[source]}")
+    if data_dir is None:
+        raise DataError(f"{source} is fetched into a folder; name it with --data-dir")
+    from gainroute.training.data.cifar import download
+    from gainroute.training.data.cifar_layout import LAYOUTS
+
+    if not (data_dir / LAYOUTS[source].binary.folder).is_dir():
+        download(source, data_dir)
+
+
+@guarded
+def modelnet40(
+    tree: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TREE", help="The folder that the official archive unpacks to, with one folder per class."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", show_default=False, help="Gets modelnet40/points.npz; later --data-dir."
+        ),
+    ],
+    image_size: Annotated[
+        int,
+        typer.Option(
+            "--image-size", help="Width and height of the views in pixels; decides how many points a mesh needs."
+        ),
+    ] = 32,
+    workers: Annotated[int, typer.Option(help="Number of processes.")] = 2,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    json: Json = False,
+) -> None:
+    """Sample points from the official tree of OFF meshes; an interrupted run resumes."""
+    from gainroute.cli._progress import telling
+    from gainroute.training.data.meshes import build_points, points_needed
+
+    if image_size < 1 or workers < 1:
+        raise SettingError(f"--image-size {image_size}, --workers {workers}: both must be 1 or more")
+    count = points_needed(image_size)
+    path = out / "modelnet40" / "points.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with telling() as told:
+        build_points(tree, path, count=count, seed=seed, workers=workers, progress=told)
+    if json:
+        print_json({"file": str(path), "points_a_mesh": count})
+        return
+    typer.echo(f"{count:,} points per mesh in\n{path}\nnext: gainroute reproduce modelnet40 --data-dir {out}")
+
+
+def _cifar(source: str, data_dir: Path, download: bool, json: bool) -> None:
+    from gainroute.training.data.cifar import load_cifar
+
+    if download:
+        fetch_cifar(source, data_dir)
+    data = load_cifar(source, data_dir)
+    counts = {"train": len(data.train), "test": len(data.test), "classes": data.classes}
+    if json:
+        print_json({"dataset": source, "folder": str(data_dir), **counts})
+        return
+    typer.echo(
+        f"{source}: {counts['train']:,} training and {counts['test']:,} test images, checksums verified\n"
+        f"next: gainroute reproduce {source} --data-dir {data_dir}"
+    )
+
+
+CifarDir = Annotated[
+    Path,
+    typer.Option(
+        "--data-dir", metavar="FOLDER", show_default=False, help="Where the official files are, or are fetched to."
+    ),
+]
+Download = Annotated[
+    bool, typer.Option("--download", help="Fetch the official archive if it is not there, and verify it.")
+]
+
+
+@guarded
+def cifar10(data_dir: CifarDir, download: Download = False, json: Json = False) -> None:
+    """Fetch CIFAR-10, or check what is there against the official checksums."""
+    _cifar("cifar10", data_dir, download, json)
+
+
+@guarded
+def cifar100(data_dir: CifarDir, download: Download = False, json: Json = False) -> None:
+    """Fetch CIFAR-100, or check what is there against the official checksums."""
+    _cifar("cifar100", data_dir, download, json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    data = typer.Typer(name="data", no_args_is_help=True, rich_markup_mode=None, help="Prepare the benchmarks' data.")
+    data.command("modelnet40", short_help="Points from the official OFF meshes.")(modelnet40)
+    data.command("cifar10", short_help="Fetch or check CIFAR-10.")(cifar10)
+    data.command("cifar100", short_help="Fetch or check CIFAR-100.")(cifar100)
+    app.add_typer(data, short_help="Prepare the benchmarks' data.")

@@ -1,0 +1,94 @@
+"""`gainroute report`: every table and figure, from records alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from warnings import warn
+
+import typer
+
+from gainroute.cli._extras import needing
+from gainroute.cli._options import CacheDir, Json, ManyCommand, RecordsDir, ReportDir
+from gainroute.cli._output import console, guarded, notes, print_json, table
+from gainroute.errors import GainrouteWarning
+
+if TYPE_CHECKING:
+    from gainroute.experiments.report import ReportExtra
+
+__all__ = ["CACHE", "RECORDS", "RESULTS", "comparison_pages_or_note", "print_overview", "register", "report"]
+
+CACHE, RECORDS, RESULTS = Path("out/cache"), Path("records"), Path("docs/results")
+OVERVIEW = {  # the columns of the overview that a terminal has room for, and their headings there
+    "test part": "accuracy in %",
+    "seeds": "seeds",
+    "weak route": "weak",
+    "expected gain at 20 %": "paper at 20 %",
+    "ours at 20 %": "ours at 20 %",
+    "ours against the paper at 20 %": "ours over the paper",
+    "strong route": "strong",
+    "oracle share": "oracle share",
+}
+
+
+@guarded
+def report(
+    records_dir: RecordsDir = RECORDS,
+    out: ReportDir = RESULTS,
+    router: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--router",
+            metavar="MODULE:CLASS...",
+            show_default=False,
+            help="Routers of your own, from a module in this folder or installed, added to every table with paired "
+            "differences. Their code is run.",
+        ),
+    ] = None,
+    cache_dir: CacheDir = CACHE,
+    json: Json = False,
+) -> None:
+    """Rebuild every table and figure from records. Nothing is trained; torch is not needed."""
+    from gainroute.cli._progress import telling
+
+    with notes() as said, needing("the report", "plots"), telling() as told:
+        from gainroute.experiments.report import build_report
+
+        extra = comparison_pages_or_note()
+        built = build_report(
+            records_dir, out, routers=router or (), extra=extra, cache_dir=cache_dir, progress=told.say
+        )
+    if json:
+        rows = [row for summary in built.values() for row in summary.get("versus_paper", ())]
+        print_json({"datasets": built, "versus_paper": rows, "warnings": said})
+    else:
+        print_overview(built, out)
+
+
+def comparison_pages_or_note() -> ReportExtra | None:
+    """The pages that only a checkout has; a note says that they are left out elsewhere."""
+    from gainroute.experiments.checkout import NEEDS_CHECKOUT, comparison_pages
+
+    found = comparison_pages()
+    if found is None:
+        warn(NEEDS_CHECKOUT, GainrouteWarning, stacklevel=2)
+    return found
+
+
+def print_overview(built: dict[str, Any], out: Path) -> None:
+    """Print one row per data set and regime, and where the pages are."""
+    from gainroute.experiments.pages import tables
+
+    overview = tables.overview_table(built)
+    shown = table(*OVERVIEW.values())
+    for row in overview.rows:
+        shown.add_row(*(row[overview.header.index(name)] for name in OVERVIEW))
+    terminal = console()
+    terminal.print(shown)
+    terminal.print("Pages, tables and figures:")
+    terminal.print(str(out / "README.md"), soft_wrap=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report", cls=ManyCommand, short_help="Rebuild tables and figures from records.")(report)

@@ -1,0 +1,80 @@
+"""`gainroute train`: both routes and a calibrated router from a user's own views."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gainroute.cli._extras import needing
+from gainroute.cli._options import Device, IdColumn, Json, LabelColumn, LabelFile, ManyCommand, Views
+from gainroute.cli._output import console, guarded, notes, print_json
+
+__all__ = ["register", "train"]
+
+
+@guarded
+def train(
+    views: Views,
+    labels: LabelFile,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="The run's folder.")],
+    budget: Annotated[float, typer.Option(help="The share of samples that may be escalated, from 0 to 1.")] = 0.2,
+    codec: Annotated[str, typer.Option(help="How embeddings are sent: float32, float16 or int8.")] = "float32",
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            metavar="PARTY=KIND...",
+            show_default=False,
+            help="cnn (images) or mlp (features), instead of what the view's shape suggests, such as --kind front=mlp.",
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(show_default=False, help="Epochs of the strong route. Default: 20.")
+    ] = None,
+    local_epochs: Annotated[
+        int | None,
+        typer.Option("--local-epochs", show_default=False, help="Epochs of the local classifiers. Default: 10."),
+    ] = None,
+    test: Annotated[float, typer.Option(help="The share of all samples that is held out to evaluate on.")] = 0.3,
+    calibration: Annotated[float, typer.Option(help="The share of the rest that calibrates the router.")] = 0.2,
+    id_column: IdColumn = "id",
+    label_column: LabelColumn = "label",
+    seed: Annotated[int, typer.Option(help="Seed of the splits and of training.")] = 0,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Train both routes on your own views, calibrate a router, and evaluate it on a held-out part.
+
+    Writes to --out a folder per party (its models, its views by id), one for the server (fusion head, router), the
+    record, results.json and report.html. The command reads all views: run it where that is allowed.
+    """
+    from gainroute.cli._progress import telling
+
+    with notes() as said, needing("training", "all"), telling() as told:
+        from gainroute.experiments.own import kind_of, train_own
+        from gainroute.experiments.pages.headline import print_summary
+
+        results = train_own(
+            views, labels, out, budget=budget, codec=codec, seed=seed, test=test,
+            calibration=calibration,
+            id_column=id_column, label_column=label_column, kinds=kind_of(kind or []), epochs=epochs,
+            local_epochs=local_epochs, device=device, progress=told,
+        )  # fmt: skip
+    if json:
+        print_json(results | {"warnings": said})
+        return
+    print_summary(
+        results,
+        console(),
+        title=f"{len(results['parties'])} parties: {', '.join(results['parties'])}",
+        about=f"{results['class_count']} classes, {results['test_samples']:,} test samples, "
+        f"{results['calibration_samples']:,} for calibration.",
+        closing=f"{results['seconds']['all']:.0f} s. Open\n{out / 'report.html'}",
+    )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("train", cls=ManyCommand, short_help="Train both routes on your own views.")(train)
