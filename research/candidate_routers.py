@@ -13,11 +13,10 @@ from scipy.special import expit, logit
 
 from gainroute.routing import _newton
 from gainroute.routing.calibrate import folds_of, softmax
-from gainroute.routing.pipeline import Pool, Score
 from gainroute.routing.pool import LogLinearPool, mean_over_parties, solve_log_linear
 from gainroute.routing.reliability import estimate_confusion
 from gainroute.routing.routers import ExpectedGainRouter, ExpectedGainScore
-from gainroute.routing.types import BoolArray, CalibrationSet, FloatArray, IntArray, RoundOne
+from gainroute.routing.types import BoolArray, CalibrationSet, FloatArray, IntArray, Pool, RoundOne, Score
 
 __all__ = [
     "AllPartyRouter",

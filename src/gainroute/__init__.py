@@ -1,4 +1,4 @@
-"""Collaborate only where it pays: expected-gain routing between a cheap and a strong prediction.
+"""Collaborate only where it pays: expected-gain routing between a weak and a strong prediction.
 
 >>> import gainroute as gr
 >>> router = gr.ExpectedGainRouter(budget=0.2)
@@ -16,6 +16,7 @@ from gainroute.control.token_bucket import TokenBucket
 from gainroute.errors import GainrouteError, GainrouteWarning
 from gainroute.routing.artifacts import load, save
 from gainroute.routing.calibrate import (
+    CALIBRATORS,
     DirichletCalibrator,
     IdentityCalibrator,
     TemperatureCalibrator,
@@ -26,10 +27,11 @@ from gainroute.routing.calibrate import (
 from gainroute.routing.decide import calibration_threshold, certified_threshold
 from gainroute.routing.partial import PartialDecision, PartialEscalation
 from gainroute.routing.payload import communication_cost
-from gainroute.routing.pool import LogLinearPool, fit_log_linear, pool_mean
+from gainroute.routing.pool import POOLS, LogLinearPool, fit_log_linear, pool_mean
 from gainroute.routing.reliability import classwise_reliability, confusion_matrix
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
+    ROUTERS,
     CalibratedConfidenceRouter,
     ConfidenceRouter,
     DeferRouter,
@@ -40,6 +42,7 @@ from gainroute.routing.routers import (
 from gainroute.routing.score import Explanation, expected_gain
 from gainroute.routing.two_round import (
     AsyncParty,
+    Decider,
     Party,
     Prediction,
     cascade,
@@ -56,6 +59,7 @@ __all__ = [
     "CalibrationSet",
     "ConfidenceRouter",
     "ControlledDecision",
+    "Decider",
     "Decision",
     "DeferRouter",
     "DirichletCalibrator",
@@ -100,5 +104,13 @@ __all__ = [
     "predict_two_round",
     "predict_two_round_async",
     "recalibrate",
+    "register_calibrator",
+    "register_pool",
+    "register_router",
     "save",
 ]
+
+# Decorators that give a class a name: in settings, on the command line, and in saved routers.
+register_calibrator = CALIBRATORS.register
+register_pool = POOLS.register
+register_router = ROUTERS.register

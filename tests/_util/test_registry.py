@@ -80,7 +80,7 @@ def test_asking_for_a_name_imports_no_other_package(shapes, package):
 
 def test_an_unknown_name_lists_the_known_ones_and_the_remedy(shapes, package):
     with pytest.raises(
-        SettingError, match=r"'cube' is unknown; known are 'fraction', 'broken', 'round': install the pack"
+        SettingError, match=r"shape is 'cube'; allowed are 'fraction', 'broken', 'round': install the pack"
     ):
         shapes.get("cube")
     with pytest.raises(SettingError, match="pip install cubes"):

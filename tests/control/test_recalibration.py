@@ -208,7 +208,7 @@ def test_feedback_without_a_probability_of_its_own_has_the_share_of_its_route():
 
 def test_a_certified_threshold_cannot_be_certified_by_a_log():
     router = gr.ExpectedGainRouter(0.2, threshold="certified", folds=4).fit(FITTED.local, FITTED.labels, FITTED.strong)
-    with pytest.warns(GainrouteWarning, match="certifies no budget"):
+    with pytest.warns(GainrouteWarning, match="cannot certify a budget"):
         new = recalibrate(router, logged(world(1500, 2, 4, 3), router=router))
     assert new.threshold == "cross-fitted"
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from synthetic import world
 
 import gainroute as gr
-from gainroute.errors import ArtifactVersionError, NotAnArtifactError
+from gainroute.errors import ArtifactError, ArtifactVersionError, NotAnArtifactError
 
 DATA, NEW = world(300, 3, 4, 0), world(100, 3, 4, 1)
 OUTPUTS = np.random.default_rng(0).dirichlet(np.ones(5), size=(3, 300))
@@ -142,7 +142,7 @@ def test_truncated_and_damaged_artifacts(tmp_path):
         gr.load(path)
     unknown = header["metadata"].replace("ExpectedGainRouter", "os.system")
     save_file(load_file(path), path, metadata={**header, "metadata": unknown})
-    with pytest.raises(NotAnArtifactError, match="damaged"):
+    with pytest.raises(ArtifactError, match=r"router is 'os.system'; allowed are .*: install the package"):
         gr.load(path)
 
 

@@ -83,7 +83,7 @@ def test_a_cheap_party_that_knows_as_much_is_asked_instead() -> None:
         ({}, BYTES, SettingError, "empty"),
         ({(0, 2): None}, BYTES, SettingError, r"subset \(0, 2\)"),
         ({(0, 0): None}, BYTES, SettingError, "distinct"),
-        ({(0,): None}, [1.0], ShapeError, "one a party"),
+        ({(0,): None}, [1.0], ShapeError, "one per party"),
         ({(0,): None}, [1.0, 0.0], ShapeError, "above 0"),
     ],
 )

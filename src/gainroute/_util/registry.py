@@ -40,7 +40,7 @@ class Registry(Generic[T]):
 
     def __init__(self, group: str, what: str, builtin: Mapping[str, str] | None = None) -> None:
         self.group, self.what = group, what
-        self._builtin = dict(builtin or {})
+        self.builtin = dict(builtin or {})
         self._registered: dict[str, T] = {}
 
     @overload
@@ -53,7 +53,7 @@ class Registry(Generic[T]):
             return lambda decorated: self.register(name, decorated)
         known = self._registered.get(name)
         # Running a notebook cell again defines the same class anew: that one may replace itself.
-        if name in self._builtin or (known is not None and _address(known) != _address(obj)):
+        if name in self.builtin or (known is not None and _address(known) != _address(obj)):
             raise SettingError(f"{self.what} {name!r} is already registered; choose another name")
         self._registered[name] = obj
         return obj
@@ -70,8 +70,8 @@ class Registry(Generic[T]):
         """
         if name in self._registered:
             return self._registered[name]
-        if name in self._builtin:
-            return load_object(self._builtin[name], self.what)  # type: ignore[no-any-return]
+        if name in self.builtin:
+            return load_object(self.builtin[name], self.what)  # type: ignore[no-any-return]
         offered = self._offered()
         if name in offered:
             return _load(offered[name], self.what)  # type: ignore[return-value]
@@ -79,11 +79,11 @@ class Registry(Generic[T]):
         advice = (
             remedy or f"install the package that offers it (entry point group {self.group!r}), or register it first"
         )
-        raise SettingError(f"{self.what} {name!r} is unknown; known are {allowed}: {advice}")
+        raise SettingError(f"{self.what} is {name!r}; allowed are {allowed}: {advice}")
 
     def names(self) -> tuple[str, ...]:
         """All names: built-in ones first, then registered and installed ones by alphabet."""
-        return (*self._builtin, *sorted({*self._registered, *self._offered()} - set(self._builtin)))
+        return (*self.builtin, *sorted({*self._registered, *self._offered()} - set(self.builtin)))
 
     def name_of(self, obj: T) -> str | None:
         """The name under which exactly this object can be found again, or None."""
@@ -91,12 +91,12 @@ class Registry(Generic[T]):
             if known is obj:
                 return name
         module, attribute = _address(obj)
-        for name, spec in self._builtin.items():
+        for name, spec in self.builtin.items():
             if spec == f"{module}:{attribute}":
                 return name
         package = module.partition(".")[0]
         for name, entry in self._offered().items():  # only the object's own package is imported
-            if entry.module.partition(".")[0] == package and name not in self._builtin and self.get(name) is obj:
+            if entry.module.partition(".")[0] == package and name not in self.builtin and self.get(name) is obj:
                 return name
         return None
 

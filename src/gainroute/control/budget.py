@@ -161,9 +161,11 @@ class BudgetController:
         *,
         weak_prediction: ArrayLike | None = None,
         present: ArrayLike | None = None,
+        checked: bool = False,
     ) -> ControlledDecision:
         """Decide which samples to escalate, in their order; the arguments are those of `Router.route`."""
-        return self.decide(self.router.route(local_posteriors, weak_prediction=weak_prediction, present=present))
+        scored = self.router.route(local_posteriors, weak_prediction=weak_prediction, present=present, checked=checked)
+        return self.decide(scored)
 
     def decide(self, decision: Decision) -> ControlledDecision:
         """Decide anew on what the router has scored: the cheap part, to be called in the order of the samples."""

@@ -27,9 +27,9 @@ from gainroute.evaluation.metrics import (
 )
 from gainroute.experiments.records import Record, RouteAnswers
 from gainroute.experiments.scores import RouterScores
-from gainroute.routing.calibrate import Calibrator, fit_dirichlet, fit_temperature, identity_calibration
+from gainroute.routing.calibrate import fit_dirichlet, fit_temperature, identity_calibration
 from gainroute.routing.pool import pool_mean
-from gainroute.routing.types import FloatArray, IntArray
+from gainroute.routing.types import Calibrator, FloatArray, IntArray
 
 __all__ = [
     "CALIBRATORS",

@@ -1,71 +1,119 @@
-"""The strong answer that does not forget Round 1: log q and the local log-posteriors, blended by a few weights.
+"""The final answer: the strong one where escalated, blended with Round 1 where that is more accurate.
 
-Once the embeddings have come, the server still holds what every party said in Round 1. The blend is the log-linear pool
-of the strong posterior and the local ones, drawn towards the strong posterior alone. It has to earn its place: it is
-used only if it answers calibration samples that it was not fitted on better than the strong route alone, by more than
-two standard errors.
+Once the embeddings have come, the server still holds every party's posterior of Round 1. The blend is a log-linear pool
+of the strong posterior and the local ones, drawn towards the strong posterior alone. It is used only if it answers
+calibration samples that it was not fitted on better than the strong route alone, by more than two standard errors.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gainroute.errors import ShapeError
 from gainroute.routing.calibrate import folds_of
-from gainroute.routing.inputs import Samples
-from gainroute.routing.pool import LogLinearPool, solve_log_linear
-from gainroute.routing.types import FloatArray, IntArray
+from gainroute.routing.inputs import as_posteriors
+from gainroute.routing.labels import Labels
+from gainroute.routing.pool import LogLinearPooling
+from gainroute.routing.reliability import posterior_given
+from gainroute.routing.samples import Samples
+from gainroute.routing.types import Answer, ArrayLike, Decision, FloatArray, IntArray, Pool, Stage
 
-__all__ = ["answer_by", "blended", "crossfit_blend", "fit_blend"]
+__all__ = ["LOG_LINEAR_BLEND", "FinalAnswer", "blended", "crossfit_blend", "with_blended_answers"]
 
 FOLDS = 10
-LAM = 1.0
-EPS = 1e-6
 ERRORS = 2.0
+LOG_LINEAR_BLEND = LogLinearPooling(first_alone=True)
 
 
-def blended(blend: LogLinearPool, strong: FloatArray, local: FloatArray) -> FloatArray:
+@dataclass(frozen=True, eq=False)
+class FinalAnswer:
+    """Combines the answers of both routes (eq. 5).
+
+    Attributes
+    ----------
+    confusion : (K, K)
+        C[k, c] = P(strong answer c | truth k), for strong answers without a posterior.
+    blend
+        Combines the strong posterior with Round 1; None if the strong answer stands alone.
+    """
+
+    confusion: FloatArray
+    blend: Pool | None = None
+
+    def __call__(self, decision: Decision, strong: ArrayLike | None, names: Labels) -> Answer:
+        """Answer every sample; `strong` holds posteriors (E, K) or predictions (E,) of the escalated ones."""
+        rows = np.flatnonzero(decision.escalate)
+        given = np.asarray([] if strong is None else strong)
+        if len(given) != len(rows):
+            raise ShapeError(
+                f"strong has {len(given)} rows, {len(rows)} samples were escalated; pass the strong route's answers "
+                "for exactly those, in order: x[decision.escalate]"
+            )
+        probabilities = decision.pooled.copy()
+        if not len(rows):
+            return Answer(decision.weak_prediction, probabilities, np.zeros(len(decision), dtype=bool))
+        if given.ndim == 2:
+            posterior = as_posteriors(given, classes=names.count, name="strong")
+            if self.blend is not None:
+                posterior = blended(self.blend, posterior, decision.local[:, rows, : names.count])
+            prediction, usable = posterior.argmax(axis=1), np.ones(len(rows), dtype=bool)
+        else:
+            prediction = names.encode(given, "strong", missing=True)
+            usable = prediction >= 0
+            posterior = posterior_given(decision.calibrated[rows], self.confusion, np.maximum(prediction, 0))
+        rows = rows[usable]
+        final = names.encode(decision.weak_prediction, "weak_prediction", missing=True)
+        final[rows] = prediction[usable]
+        probabilities[rows] = posterior[usable]
+        escalated = np.zeros(len(decision), dtype=bool)
+        escalated[rows] = True
+        return Answer(names.decode(final), probabilities, escalated)
+
+
+# ---- the blend --------------------------------------------------------------------------------------
+
+
+def blended(blend: Pool, strong: FloatArray, local: FloatArray) -> FloatArray:
     """Blend strong posteriors (N, K) with the local ones (M, N, K), into (N, K)."""
     return blend(np.concatenate([strong[None], local]))
 
 
-def fit_blend(samples: Samples) -> LogLinearPool:
-    """Fit the blend by maximum likelihood; the samples need a strong posterior."""
-    assert samples.strong_posterior is not None  # noqa: S101 (crossfit_blend asks for it first)
-    posteriors = np.concatenate([samples.strong_posterior[None], samples.local])
-    alone = np.eye(len(posteriors))[0]
-    return solve_log_linear(posteriors, samples.labels, samples.weight, LAM, EPS, alone)
-
-
-def answer_by(blend: LogLinearPool | None, samples: Samples) -> Samples:
-    """Give samples that the blend has not seen its strong answers; without a blend they keep their own."""
+def with_blended_answers(blend: Pool | None, samples: Samples) -> Samples:
+    """Replace the strong answers of samples that the blend was not fitted on; without a blend, change nothing."""
     if blend is None or samples.strong_posterior is None:
         return samples
     prediction = blended(blend, samples.strong_posterior, samples.local).argmax(axis=1)
     return replace(samples, strong_prediction=np.where(samples.strong_prediction < 0, -1, prediction))
 
 
-def crossfit_blend(samples: Samples) -> tuple[LogLinearPool | None, Samples]:
-    """Fit a blend and give every sample the strong answer of a blend fitted without it.
+def crossfit_blend(stage: Stage, samples: Samples) -> tuple[Pool | None, Samples]:
+    """Fit a blend, and give every sample the strong answer of a blend fitted without it.
 
-    Without a strong posterior, or where the blend does not earn its place: None, and the samples as they are.
+    Without a strong posterior, or if the blend is not better than the strong route alone: None and the samples
+    unchanged.
     """
-    n = len(samples)
-    if samples.strong_posterior is None or n < FOLDS:
+    n, strong = len(samples), samples.strong_posterior
+    if strong is None or n < FOLDS:
         return None, samples
+
+    def fit(rows: IntArray) -> Pool:
+        posteriors = np.concatenate([strong[rows][None], samples.local[:, rows]])
+        return stage.fit(posteriors, samples.labels[rows], samples.weight[rows])  # type: ignore[no-any-return]
+
+    everything = np.arange(n)
     prediction: IntArray = samples.strong_prediction.copy()
     for held_out in folds_of(n, FOLDS):
-        kept = np.setdiff1d(np.arange(n), held_out)
-        found = blended(fit_blend(samples.take(kept)), samples.strong_posterior[held_out], samples.local[:, held_out])
-        prediction[held_out] = found.argmax(axis=1)
+        fitted = fit(np.setdiff1d(everything, held_out))
+        prediction[held_out] = blended(fitted, strong[held_out], samples.local[:, held_out]).argmax(axis=1)
     prediction[samples.strong_prediction < 0] = -1  # no usable answer stays none
-    if not _earns_its_place(prediction, samples):
+    if not _is_better(prediction, samples):
         return None, samples
-    return fit_blend(samples), replace(samples, strong_prediction=prediction)
+    return fit(everything), replace(samples, strong_prediction=prediction)
 
 
-def _earns_its_place(prediction: IntArray, samples: Samples) -> bool:
+def _is_better(prediction: IntArray, samples: Samples) -> bool:
     gain = (prediction == samples.labels).astype(np.float64) - (samples.strong_prediction == samples.labels)
     weight = samples.weight / samples.weight.sum()
     mean = float(weight @ gain)

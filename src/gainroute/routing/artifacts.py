@@ -1,4 +1,8 @@
-"""Saving and loading fitted routers: one safetensors file, JSON metadata, no code, no pickle."""
+"""Saving and loading fitted routers: one safetensors file with JSON metadata, no code, no pickle.
+
+A file names the class of the router and of every fitted stage. `load` looks these names up among the classes of this
+package and those that are registered or offered by an installed package; it imports nothing else.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from gainroute._util.files import write_bytes
-from gainroute.errors import ArtifactError, ArtifactVersionError, NotAnArtifactError
-from gainroute.routing.calibrate import DirichletCalibrator, IdentityCalibrator, TemperatureCalibrator
+from gainroute._util.registry import Registry
+from gainroute.errors import ArtifactError, ArtifactVersionError, NotAnArtifactError, SettingError
+from gainroute.routing.answer import FinalAnswer
+from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibrator, IdentityCalibrator, TemperatureCalibrator
 from gainroute.routing.learned_gain import LearnedGainScore
-from gainroute.routing.pipeline import Road
-from gainroute.routing.pool import LogLinearPool
+from gainroute.routing.pipeline import Pipeline
+from gainroute.routing.pool import POOLS, LogLinearPool
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
+    ROUTERS,
     CalibratedConfidenceRouter,
     ConfidenceRouter,
     DeferRouter,
@@ -38,13 +45,13 @@ __all__ = ["FORMAT", "VERSION", "load", "save"]
 FORMAT = "gainroute.router"
 VERSION = 2
 READABLE = ("1", "2")
-# Settings that a file of version 1 does not name: what routers did before they had them.
+# Settings that a file of version 1 does not hold, with the values that routers of that time used.
 BEFORE = {"pooling": "mean", "blend": "none"}
 
 Tensors = dict[str, npt.NDArray[Any]]
 
-# Everything that may stand in a file, by name: loading looks names up here and runs nothing else.
-ROUTERS: dict[str, type[Router]] = {
+# In a file, the package's own classes stand under their class names, all others under the name they are registered as.
+OWN_ROUTERS: dict[str, type[Router]] = {
     cls.__name__: cls
     for cls in (
         ExpectedGainRouter,
@@ -55,72 +62,147 @@ ROUTERS: dict[str, type[Router]] = {
         RandomRouter,
     )
 }
-PARTS: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        DirichletCalibrator,
-        TemperatureCalibrator,
-        IdentityCalibrator,
-        ExpectedGainScore,
-        LearnedGainScore,
-        LogLinearPool,
-    )
-}
+OWN_FITTED = (
+    DirichletCalibrator,
+    TemperatureCalibrator,
+    IdentityCalibrator,
+    ExpectedGainScore,
+    LearnedGainScore,
+    LogLinearPool,
+)
+STAGES: dict[str, Registry[Any]] = {"calibration": CALIBRATORS, "pooling": POOLS}
 
 
 def save(router: Router, path: str | os.PathLike[str], *, provenance: Provenance | None = None) -> None:
-    """Save a fitted router; the file is written whole or not at all.
+    """Save a fitted router; the file is written completely or not at all.
 
     Parameters
     ----------
     router
-        Any fitted router of this package.
+        A fitted router of this package, or one that is registered (`gainroute.register_router`, or the entry point
+        group "gainroute.routers").
     path
-        Where to, by custom `router.safetensors`.
+        Where to write it, by convention `router.safetensors`.
     provenance
         Hashes of the models and the embedding codec it was calibrated with, if it serves models.
     """
     router._check_fitted()
-    if ROUTERS.get(type(router).__name__) is not type(router):
-        raise ArtifactError(
-            f"{type(router).__name__} is not one of the package's routers ({', '.join(ROUTERS)}); a file cannot carry "
-            "its code: save what it was fitted with, and fit it where it is used"
-        )
+    name, packages = _router_name(router)
+    pipeline = router._pipeline
     tensors: Tensors = {"threshold": np.array(router.threshold_), "confusion": router.confusion_}
     _flatten("threshold_scores", router.threshold_scores_, tensors)
-    road = router._road
-    parts = {"pool": road.pool, "calibrator": road.calibrate, "score": road.score, "blend": road.blend}
-    # What the class itself does needs no state: it is there again once the router is built.
-    kinds = {n: _flatten(n, part, tensors) for n, part in parts.items() if type(part) in PARTS.values()}
-    settings = router.settings()
-    for name in ("utility", "classes"):
-        if settings.get(name) is not None:
-            settings[name] = settings[name].tolist()
-    if isinstance(settings["threshold"], float) and math.isinf(settings["threshold"]):
-        settings["threshold"] = str(settings["threshold"])
+    parts: dict[str, Any] = {
+        "pool": pipeline.pool,
+        "calibrator": pipeline.calibrate,
+        "score": pipeline.score,
+        "blend": pipeline.answer.blend,
+    }
+    allowed = _fitted_types(router)
+    kinds: dict[str, str] = {}
+    for part, fitted in parts.items():
+        if fitted is None or getattr(fitted, "__self__", None) is router:
+            continue  # a method of the router needs no state: it is there again once the router is built
+        if allowed.get(type(fitted).__name__) is not type(fitted) or not dataclasses.is_dataclass(fitted):
+            raise ArtifactError(
+                f"the fitted {part} is a {type(fitted).__name__}, which a file cannot hold; make it a frozen dataclass "
+                "of arrays and numbers, and list its class in fitted_types of the router or of the registered stage"
+            )
+        kinds[part] = _flatten(part, fitted, tensors)
     made_with = router.provenance_ if provenance is None else provenance
     metadata = {
-        "router": type(router).__name__,
-        "settings": settings,
+        "router": name,
+        "settings": {key: _plain(key, value, packages) for key, value in router.settings().items()},
         "parts": kinds,
         "parties": router.n_parties_,
         "classes": router.n_classes_,
         "own_weak_prediction": router.own_weak_prediction_,
         "models": dict(made_with.models),
         "codec": made_with.codec,
-    }
+    } | ({"packages": packages} if packages else {})
     header = {"format": FORMAT, "version": str(VERSION), "metadata": json.dumps(metadata, sort_keys=True)}
     contiguous = {name: np.array(t, order="C") for name, t in tensors.items()}  # ascontiguousarray would add an axis
     write_bytes(path, to_safetensors(contiguous, metadata=header))
 
 
 def load(path: str | os.PathLike[str]) -> Router:
-    """Load a router that `save` wrote. Runs no code from the file."""
+    """Load a router that `save` wrote. Runs no code from the file.
+
+    A router, calibrator or pool of another package is found if that package is installed or its module imported.
+    """
     metadata, tensors = _read(path)
     try:
         return _rebuild(metadata, tensors)
     except (KeyError, TypeError, ValueError) as error:
         raise NotAnArtifactError(f"{path}: the artifact is damaged ({error!r}); save the router again") from error
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+
+
+# ---- names ------------------------------------------------------------------------------------------
+
+
+def _router_name(router: Router) -> tuple[str, dict[str, str]]:
+    """The name of a router in a file, and, by name, the packages that loading it needs."""
+    kind = type(router)
+    if OWN_ROUTERS.get(kind.__name__) is kind:
+        return kind.__name__, {}
+    name = ROUTERS.name_of(kind)
+    if name is None:
+        raise ArtifactError(
+            f"{kind.__name__} is not one of the package's routers ({', '.join(OWN_ROUTERS)}), nor registered; a file "
+            'cannot carry its code: register it with gr.register_router("name"), or offer it as an entry point of '
+            f"{ROUTERS.group!r}"
+        )
+    return name, {name: ROUTERS.package_of(name) or kind.__module__}
+
+
+def _plain(key: str, value: Any, packages: dict[str, str]) -> Any:
+    """A setting as JSON; adds the package that a stage comes from."""
+    registry = STAGES.get(key)
+    if registry is not None:
+        named = isinstance(value, str)
+        kind = registry.get(value) if named else type(value)
+        name = value if named else registry.name_of(kind)
+        if name is None or not (named or dataclasses.is_dataclass(kind)):
+            raise ArtifactError(
+                f"{key} is {value!r}, which a file cannot name; make it a dataclass of numbers, and register its class"
+            )
+        if name not in registry.builtin:
+            packages[name] = registry.package_of(name) or kind.__module__
+        return value if named else {"stage": name, **dataclasses.asdict(value)}
+    if isinstance(value, float) and math.isinf(value):
+        return str(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    try:
+        json.dumps(value)
+    except TypeError:
+        raise ArtifactError(
+            f"{key} is {value!r}, which a file cannot hold; use a setting that is a name, a number or an array"
+        ) from None
+    return value
+
+
+def _fitted_types(router: Router) -> dict[str, type[Any]]:
+    """The classes that a fitted stage of this router may have, by name."""
+    sources: list[Any] = [router]
+    for key, registry in STAGES.items():
+        value = getattr(router, key, None)
+        sources.append(registry.get(value) if isinstance(value, str) else value)
+    listed = [kind for source in sources for kind in getattr(source, "fitted_types", ())]
+    return {kind.__name__: kind for kind in (*listed, *OWN_FITTED)}
+
+
+def _find(registry: Registry[Any], name: str, packages: dict[str, str]) -> Any:
+    package = packages.get(name)
+    remedy = f"install {package}, or import the module that registers it" if package else ""
+    try:
+        return registry.get(name, remedy)
+    except SettingError as error:
+        raise ArtifactError(str(error)) from error
+
+
+# ---- the file ---------------------------------------------------------------------------------------
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
@@ -146,22 +228,29 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
 
 
 def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
-    settings = metadata["settings"]
+    settings, packages = metadata["settings"], metadata.get("packages", {})
     if settings["threshold"] in ("inf", "-inf"):
         settings["threshold"] = float(settings["threshold"])
-    kind = ROUTERS[metadata["router"]]
+    for key, registry in STAGES.items():
+        value = settings.get(key)
+        if isinstance(value, dict):
+            settings[key] = _find(registry, value.pop("stage"), packages)(**value)
+        elif value is not None:
+            _find(registry, value, packages)
+    name = metadata["router"]
+    kind = OWN_ROUTERS[name] if name in OWN_ROUTERS else _find(ROUTERS, name, packages)
     known = inspect.signature(kind).parameters
-    router = kind(**{name: value for name, value in BEFORE.items() if name in known} | settings)
-    parts = {name: _unflatten(name, PARTS[kind], tensors) for name, kind in metadata["parts"].items()}
+    router: Router = kind(**{key: value for key, value in BEFORE.items() if key in known} | settings)
+    types = _fitted_types(router)
+    parts = {part: _unflatten(part, types[fitted], tensors) for part, fitted in metadata["parts"].items()}
     router._set(
-        road=Road(
+        pipeline=Pipeline(
             pool=parts.get("pool", router.pool),
             calibrate=parts["calibrator"],
             score=parts.get("score", router.score),
-            blend=parts.get("blend"),
+            answer=FinalAnswer(tensors["confusion"], parts.get("blend")),
         ),
         scores=_unflatten("threshold_scores", ThresholdScores, tensors),
-        confusion=tensors["confusion"],
         parties=metadata["parties"],
         classes=metadata["classes"],
         own_weak_prediction=metadata["own_weak_prediction"],
@@ -172,7 +261,7 @@ def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
 
 
 def _flatten(prefix: str, part: Any, tensors: Tensors) -> str:
-    """Put the fields of a frozen record among the tensors; a field that is None is left out."""
+    """Add the fields of a frozen dataclass to the tensors; a field that is None is left out."""
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if value is not None:

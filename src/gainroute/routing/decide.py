@@ -1,8 +1,10 @@
-"""From a budget to a threshold, and from scores to a mask. Escalate strictly above τ."""
+"""From a budget to a threshold, and from scores to the samples to escalate: those strictly above τ."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -10,10 +12,13 @@ from scipy.special import bdtr, betaincinv
 
 from gainroute.errors import SettingError, ShapeError, TooFewSamplesError
 from gainroute.routing.inputs import as_weights, check_fraction
-from gainroute.routing.types import ArrayLike, BoolArray, FloatArray
+from gainroute.routing.samples import Samples
+from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, ThresholdScores
 
 __all__ = [
+    "BUDGET_REMEDY",
     "THRESHOLD_RULES",
+    "Threshold",
     "ThresholdRule",
     "calibration_threshold",
     "certified_threshold",
@@ -24,6 +29,7 @@ __all__ = [
 ]
 
 ThresholdRule = Literal["calibration", "cross-fitted", "certified"]
+OwnRule = Callable[[ThresholdScores, float], float]
 THRESHOLD_RULES = ("calibration", "cross-fitted", "certified")
 BUDGET_REMEDY = "the share of samples that may be escalated, such as 0.2"
 
@@ -38,14 +44,61 @@ def escalate(score: FloatArray, threshold: float) -> BoolArray:
     return score > threshold
 
 
-def check_rule(threshold: Any) -> ThresholdRule | float:
-    """Refuse what is neither a rule's name nor a number."""
-    if isinstance(threshold, str) and threshold in THRESHOLD_RULES:
-        return threshold  # type: ignore[return-value]
+def check_rule(threshold: Any) -> ThresholdRule | float | OwnRule:
+    """Refuse a threshold that is neither the name of a rule, nor a function, nor a number."""
+    if callable(threshold) or (isinstance(threshold, str) and threshold in THRESHOLD_RULES):
+        return threshold  # type: ignore[no-any-return]
     if isinstance(threshold, (int, float, np.integer, np.floating)) and not math.isnan(threshold):
         return float(threshold)
     allowed = ", ".join(map(repr, THRESHOLD_RULES))
-    raise SettingError(f"threshold is {threshold!r}; allowed are {allowed}, or a number to use as τ")
+    raise SettingError(
+        f"threshold is {threshold!r}; allowed are {allowed}, a number to use as τ, or a function of the scores and B"
+    )
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """How τ is found; see `Router` for what each setting means."""
+
+    rule: ThresholdRule | float | OwnRule
+    confidence: float = 0.95
+    min_gain: float | None = None
+    folds: int = 20
+    seed: int = 0
+
+    @property
+    def cross_fits(self) -> bool:
+        """Whether τ is computed from out-of-fold scores."""
+        return self.rule not in ("calibration", "certified")
+
+    def split(self, samples: Samples) -> tuple[Samples, Samples | None]:
+        """The samples to fit the router on, and for "certified" the other half, which only sets τ."""
+        if self.rule != "certified":
+            return samples, None
+        order = np.random.default_rng(self.seed).permutation(len(samples))
+        half = len(samples) // 2
+        if not half:
+            raise TooFewSamplesError('threshold="certified" needs two halves, there is one sample; add samples')
+        return samples.take(np.sort(order[:half])), samples.take(np.sort(order[half:]))
+
+    def find(self, scores: ThresholdScores, budget: float) -> float:
+        """τ for a budget; a rule that is a number is not consulted."""
+        if callable(self.rule):
+            found = float(self.rule(scores, budget))
+        elif self.rule == "certified":
+            found = certified_threshold(scores.score, budget, self.confidence)
+        else:
+            found = calibration_threshold(scores.score, budget, scores.weight)
+        return self._at_least_min_gain(found)
+
+    def first(self, scores: ThresholdScores, budget: float) -> float:
+        """τ of a router that has just been fitted: the number given, or the one for its budget."""
+        if isinstance(self.rule, (int, float)):
+            return self._at_least_min_gain(self.rule)
+        return self.find(scores, budget)
+
+    def _at_least_min_gain(self, threshold: float) -> float:
+        return threshold if self.min_gain is None else max(threshold, self.min_gain)
 
 
 def _sorted(scores: ArrayLike, budget: float) -> tuple[FloatArray, float]:
@@ -60,12 +113,12 @@ def _sorted(scores: ArrayLike, budget: float) -> tuple[FloatArray, float]:
 def calibration_threshold(scores: ArrayLike, budget: float, sample_weight: ArrayLike | None = None) -> float:
     """Empirical (1 − B)-quantile: without ties, exactly ⌊N·B⌋ of the scores lie above it.
 
-    With ties, as many as fit without exceeding B. B = 0 gives +∞, B = 1 gives −∞.
+    With ties, as many lie above it as B allows. B = 0 gives +∞, B = 1 gives −∞.
 
     Parameters
     ----------
     scores : (N,)
-        Scores of calibration samples; out-of-fold ones, if the rate is to hold on new data.
+        Scores of calibration samples; out-of-fold scores, if the rate must hold on new data.
     budget
         B in [0, 1].
     sample_weight : (N,), optional
@@ -93,8 +146,8 @@ def certified_threshold(scores: ArrayLike, budget: float, confidence: float = 0.
 
     With n scores, the k largest of them lie above it, k the largest number with
     P(Bin(n, B) ≤ k) ≤ 1 − confidence: the exact binomial bound. It holds for ONE budget fixed in
-    advance, for scores that had no part in fitting the router, and for samples to come that are exchangeable
-    with these; trying several budgets and keeping the best voids it, and so does drift.
+    advance, for scores of samples that did not fit the router, and for future samples that are exchangeable
+    with these. Trying several budgets and keeping the best voids it, and so does drift.
 
     Examples
     --------

@@ -5,8 +5,8 @@ expected gain with the subset's own reliability,
 
     ŝ_S = Σₖ m[k] C_S[k, k] − m[ŷ],
 
-and the sample goes to the subset with the largest ŝ_S − μ·bytes_S, or stays with its cheap answer if none exceeds 0.
-The price μ of a byte is set so that calibration samples spend the budget.
+and the sample goes to the subset with the largest ŝ_S − μ·bytes_S, or keeps its weak answer if none exceeds 0. The
+price μ of a byte is set so that calibration samples spend the budget.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gainroute.errors import NotFittedError, SettingError, ShapeError
-from gainroute.routing.inputs import as_local_posteriors, as_samples
+from gainroute.routing.inputs import as_local_posteriors
 from gainroute.routing.labels import Labels
 from gainroute.routing.pipeline import cross_fit
 from gainroute.routing.reliability import estimate_confusion
 from gainroute.routing.routers import ExpectedGainRouter
+from gainroute.routing.samples import as_samples
 from gainroute.routing.score import gain_score
 from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, IntArray, LabelArray
 
@@ -42,7 +43,7 @@ class PartialDecision:
     Attributes
     ----------
     subset : (N,)
-        Number of the subset in `subsets` that is asked; −1 where the cheap answer stands.
+        Number of the subset in `subsets` that is asked; −1 where the weak answer is kept.
     subsets
         Parties of each subset.
     ask : (M, N) bool
@@ -52,7 +53,7 @@ class PartialDecision:
     bytes : (N,)
         What is sent in Round 2.
     weak_prediction : (N,)
-        The cheap answer.
+        The weak answer.
     pooled, calibrated : (N, K)
         As in `gainroute.Decision`.
     """
@@ -73,23 +74,23 @@ class PartialDecision:
 
 
 class PartialEscalation:
-    """Escalate to the subset of parties with the largest expected gain less the price of its bytes.
+    """Escalate to the subset of parties with the largest expected gain net of the price of its bytes.
 
     Parameters
     ----------
     byte_budget
-        Bytes of Round 2 that a sample may cost on average.
+        Average bytes per sample allowed in Round 2.
     router
-        Whose pooling, calibration and shrinkage are used; `ExpectedGainRouter()` unless given. Its budget is not.
+        Supplies pooling, calibration and shrinkage; `ExpectedGainRouter()` by default. Its budget is not used.
 
     Attributes
     ----------
     price_
-        μ, expected accuracy that a byte must bring.
+        μ, the expected gain in accuracy that a byte must bring.
     reliability_ : (S, K)
         C_S[k, k].
     subsets_, bytes_
-        The subsets, and what each costs a sample.
+        The subsets, and the bytes per sample of each.
 
     Examples
     --------
@@ -113,8 +114,8 @@ class PartialEscalation:
     def __init__(self, byte_budget: float, router: ExpectedGainRouter | None = None) -> None:
         if not (isinstance(byte_budget, (int, float, np.integer, np.floating)) and byte_budget >= 0):
             raise SettingError(
-                f"byte_budget is {byte_budget!r}; a number of bytes a sample, 0 or more, is needed (see "
-                "gr.communication_cost for what whole escalation costs)"
+                f"byte_budget is {byte_budget!r}; a number of bytes per sample, 0 or more, is needed (see "
+                "gr.communication_cost for the cost of asking all parties)"
             )
         self.byte_budget = float(byte_budget)
         self.router = ExpectedGainRouter() if router is None else router
@@ -135,11 +136,11 @@ class PartialEscalation:
         local_posteriors : (M, N, K), list of M arrays (N, K), or (N, K)
         labels : (N,)
         subset_predictions
-            By subset of parties (their numbers), what the strong route answers from their embeddings alone, (N,).
+            Strong answers (N,) from the embeddings of a subset of parties alone, by the parties' numbers.
         party_bytes : (M,)
             Bytes of each party's embedding.
         weak_prediction : (N,), optional
-            Your own cheap answer, as in `Router.fit`.
+            Your own weak answer, as in `Router.fit`.
         """
         router = self.router
         subsets, costs = _checked(subset_predictions, party_bytes, len(as_local_posteriors(local_posteriors)))
@@ -170,7 +171,7 @@ class PartialEscalation:
         router.fit(local_posteriors, labels, subset_predictions[largest], weak_prediction=weak_prediction)
         gain = np.empty((len(samples), len(subsets)))
         everything = np.arange(len(samples))
-        for held_out, _, at in cross_fit(router, samples, router._road, router.folds, router.seed):
+        for held_out, _, at in cross_fit(router.stages(), samples, router._pipeline):
             kept = np.setdiff1d(everything, held_out)
             gain[held_out] = _gains(at.calibrated, reliability(kept), at.weak_prediction)
         self.subsets_, self.bytes_, self.reliability_ = subsets, costs, reliability(slice(None))
@@ -207,7 +208,7 @@ class PartialEscalation:
         weak_prediction : (N,), optional
             Needed if it was fitted with one.
         price
-            Another μ than that of the budget; see `price_for`.
+            A μ other than that of the budget; see `price_for`.
         """
         self._check_fitted()
         decision = self.router.route(local_posteriors, weak_prediction=weak_prediction)
@@ -239,7 +240,7 @@ def _checked(
     """Check the subsets; return them with the bytes that each costs."""
     each = np.asarray(party_bytes, dtype=np.float64)
     if each.shape != (parties,) or not (each > 0).all():
-        raise ShapeError(f"party_bytes is {party_bytes!r}; {parties} numbers above 0 are needed, one a party")
+        raise ShapeError(f"party_bytes is {party_bytes!r}; {parties} numbers above 0 are needed, one per party")
     if not predictions:
         raise SettingError(
             "subset_predictions is empty; the strong route's answers from at least one subset are needed"
@@ -257,7 +258,7 @@ def _gains(calibrated: FloatArray, reliability: FloatArray, weak_prediction: Int
 
 
 def _choose(gain: FloatArray, cost: FloatArray, price: float) -> tuple[IntArray, FloatArray]:
-    """Choose the best subset a sample, or none (−1), and what it costs."""
+    """Choose the best subset per sample, or none (−1), and its bytes."""
     net = gain - price * cost
     best = net.argmax(axis=1)
     worth = np.take_along_axis(net, best[:, None], axis=1)[:, 0] > 0

@@ -1,125 +1,186 @@
-"""The fitted road from local posteriors to a score, and how it is fitted: once, or out of fold."""
+"""The stages of a router, fitted and run in order: pool → calibrate → score → threshold, and the final answer.
+
+`Stages` is what a router is made of, `Pipeline` the same after the fit. `fit_stages` is the whole fit on one page.
+"""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from gainroute.errors import ShapeError, TooFewSamplesError
-from gainroute.routing.calibrate import Calibrator, folds_of
-from gainroute.routing.inputs import Samples
-from gainroute.routing.pool import LogLinearPool
-from gainroute.routing.types import BoolArray, CalibrationSet, FloatArray, IntArray, RoundOne
+from gainroute.routing.answer import FinalAnswer, crossfit_blend, with_blended_answers
+from gainroute.routing.calibrate import folds_of, unseen_classes, warn_unseen
+from gainroute.routing.decide import Threshold
+from gainroute.routing.reliability import Shrinkage, estimate_confusion
+from gainroute.routing.samples import Samples
+from gainroute.routing.types import (
+    BoolArray,
+    CalibrationSet,
+    Calibrator,
+    FloatArray,
+    IntArray,
+    Pool,
+    RoundOne,
+    Score,
+    Stage,
+    ThresholdScores,
+)
 
-__all__ = ["Method", "Pool", "Road", "Score", "collect", "cross_fit", "fit_road", "out_of_fold", "scores_of", "walk"]
-
-Score = Callable[[RoundOne], FloatArray]
+__all__ = ["Pipeline", "Stages", "cross_fit", "fit_pipeline", "fit_stages", "out_of_fold"]
 
 
-class Pool(Protocol):
-    """From checked local posteriors (M, N, K), and who is present (M, N) or None for all, to (N, K)."""
+class FitCalibrator(Protocol):
+    """Fits a calibrator, with a warm start from one fitted on almost the same samples."""
 
-    def __call__(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray: ...  # noqa: D102
-
-
-class Method(Protocol):
-    """What distinguishes one router from another; see `Router` for what each part means."""
-
-    extra_columns: int
-
-    def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool: ...  # noqa: D102
-    def fit_calibrator(  # noqa: D102
-        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
+    def __call__(
+        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, warm_start: Calibrator | None, /
     ) -> Calibrator: ...
-    def fit_score(self, calibration: CalibrationSet) -> Score: ...  # noqa: D102
 
 
 @dataclass(frozen=True, eq=False)
-class Road:
-    """The fitted part of a router: what lies between the local posteriors and the score.
+class Stages:
+    """What a router is made of, before the fit.
 
-    `blend` joins the strong posterior with what Round 1 said; None where the strong answer stands alone.
+    Attributes
+    ----------
+    fit_pool, fit_calibrator, fit_score
+        Samples → the fitted stage, a callable.
+    threshold
+        How τ is found.
+    blend
+        How the strong answer takes Round 1 into account; None if it stands alone.
+    shrinkage
+        How the confusion matrix of the strong route is estimated.
     """
+
+    fit_pool: Callable[[FloatArray, IntArray, FloatArray], Pool]
+    fit_calibrator: FitCalibrator
+    fit_score: Callable[[CalibrationSet], Score]
+    threshold: Threshold
+    blend: Stage | None = None
+    shrinkage: Shrinkage = "none"
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """The fitted stages."""
 
     pool: Pool
     calibrate: Calibrator
     score: Score
-    blend: LogLinearPool | None = None
+    answer: FinalAnswer
+
+    def round_one(
+        self, local: FloatArray, weak_prediction: IntArray | None = None, present: BoolArray | None = None
+    ) -> RoundOne:
+        """Pool, answer and calibrate checked posteriors: all of Round 1 but the score."""
+        return _round_one(self.pool(local, present), self.calibrate, local, weak_prediction, present)
+
+    def scores(self, round_one: RoundOne) -> FloatArray:
+        """Score samples, (N,), and refuse a score that is not one number per sample."""
+        values = np.asarray(self.score(round_one), dtype=np.float64)
+        if values.shape != round_one.weak_prediction.shape:
+            raise ShapeError(
+                f"the router's score has shape {values.shape} for {len(round_one.pooled)} samples; one number per "
+                "sample, (N,), is needed"
+            )
+        return values
 
 
-def walk(
-    pool: Pool, calibrate: Calibrator, local: FloatArray, weak: IntArray | None, present: BoolArray | None = None
+def _round_one(
+    pooled: FloatArray,
+    calibrate: Calibrator,
+    local: FloatArray,
+    weak_prediction: IntArray | None,
+    present: BoolArray | None = None,
 ) -> RoundOne:
-    """Pool, answer cheaply, calibrate: all of Round 1 but the score."""
-    pooled = pool(local, present)
-    answer = pooled.argmax(axis=1) if weak is None else weak
+    answer = pooled.argmax(axis=1) if weak_prediction is None else weak_prediction
     if present is not None:
         answer = np.where(present.any(axis=0), answer, -1)
-        # Those present, pooled, stand in for an absent party, so that every score stays defined.
+        # The pooled posterior stands in for an absent party, so that every score stays defined.
         blank = np.zeros((len(pooled), local.shape[2] - pooled.shape[1]))
         local = np.where(present[..., None], local, np.concatenate([pooled, blank], axis=1))
     return RoundOne(local, pooled, answer, calibrate(pooled))
 
 
-def scores_of(score: Score, round_one: RoundOne) -> FloatArray:
-    """Score samples, and refuse a score that is not one number a sample."""
-    values = np.asarray(score(round_one), dtype=np.float64)
-    if values.shape != round_one.weak_prediction.shape:
-        raise ShapeError(
-            f"the router's score has shape {values.shape} for {len(round_one.pooled)} samples; one number a sample, "
-            "(N,), is needed"
-        )
-    return values
+def fit_stages(stages: Stages, samples: Samples) -> tuple[Pipeline, ThresholdScores]:
+    """Fit all stages, and score the samples from which the threshold is computed."""
+    fitted_on, held_out = stages.threshold.split(samples)
+    blend = None
+    if stages.blend is not None:
+        blend, fitted_on = crossfit_blend(stages.blend, fitted_on)
+    pipeline = fit_pipeline(stages, fitted_on, blend=blend)
+    scored = fitted_on if held_out is None else with_blended_answers(blend, held_out)
+    if stages.threshold.cross_fits:
+        score, weak = out_of_fold(stages, scored, pipeline)
+    else:
+        round_one = pipeline.round_one(scored.local, scored.weak_prediction)
+        score, weak = pipeline.scores(round_one), round_one.weak_prediction
+    warn_unseen(unseen_classes(fitted_on.labels, len(pipeline.answer.confusion), fitted_on.weight))
+    right = weak == scored.labels, scored.strong_prediction == scored.labels
+    return pipeline, ThresholdScores(score, scored.weight, *right)
 
 
-def fit_road(method: Method, samples: Samples, near: Road | None = None) -> Road:
-    """Fit pool, calibrator and score; `near` is a road fitted on almost the same samples, to start from."""
-    pool = method.fit_pool(samples.local, samples.labels, samples.weight)
+def fit_pipeline(
+    stages: Stages,
+    samples: Samples,
+    *,
+    escalated: Samples | None = None,
+    confusion: FloatArray | None = None,
+    blend: Pool | None = None,
+    warm_start: Pipeline | None = None,
+) -> Pipeline:
+    """Fit pool, calibrator and score.
+
+    Parameters
+    ----------
+    stages, samples
+        What is fitted, on what.
+    escalated, confusion
+        Samples with a strong answer, and the confusion matrix of the strong route, where not all samples have one;
+        by default all of `samples`, and what they show.
+    blend
+        The fitted blend, which is passed on.
+    warm_start
+        A pipeline fitted on almost the same samples.
+    """
+    pool = stages.fit_pool(samples.local, samples.labels, samples.weight)
     pooled = pool(samples.local)
-    answer = pooled.argmax(axis=1) if samples.weak_prediction is None else samples.weak_prediction
-    start = None if near is None else near.calibrate
-    calibrate = method.fit_calibrator(pooled, samples.labels, samples.weight, start)
-    round_one = RoundOne(samples.local, pooled, answer, calibrate(pooled))
-    score = method.fit_score(CalibrationSet(round_one, samples.labels, samples.strong_prediction, samples.weight))
-    return Road(pool, calibrate, score)
+    start = None if warm_start is None else warm_start.calibrate
+    calibrate = stages.fit_calibrator(pooled, samples.labels, samples.weight, start)
+    if confusion is None:
+        confusion = estimate_confusion(
+            samples.labels, samples.strong_prediction, pooled.shape[1], samples.weight, stages.shrinkage
+        )
+    if escalated is not None:
+        samples, pooled = escalated, pool(escalated.local)
+    round_one = _round_one(pooled, calibrate, samples.local, samples.weak_prediction)
+    score = stages.fit_score(
+        CalibrationSet(round_one, samples.labels, samples.strong_prediction, samples.weight, confusion)
+    )
+    return Pipeline(pool, calibrate, score, FinalAnswer(confusion, blend))
 
 
-def cross_fit(
-    method: Method, samples: Samples, road: Road, folds: int, seed: int
-) -> Iterator[tuple[IntArray, Road, RoundOne]]:
-    """Walk every sample along a road fitted without it: held-out rows, that road, and Round 1 of those rows."""
+def cross_fit(stages: Stages, samples: Samples, warm_start: Pipeline) -> Iterator[tuple[IntArray, Pipeline, RoundOne]]:
+    """For each fold: its rows, a pipeline fitted without them, and Round 1 of these rows."""
     n = len(samples)
     if n < 2:
         raise TooFewSamplesError(f'threshold="cross-fitted" needs at least 2 samples, there is {n}; add samples')
-    for held_out in folds_of(n, folds, seed):
+    for held_out in folds_of(n, stages.threshold.folds, stages.threshold.seed):
         kept = np.ones(n, dtype=bool)
         kept[held_out] = False
-        fitted = fit_road(method, samples.take(kept), near=road)
+        fitted = fit_pipeline(stages, samples.take(kept), warm_start=warm_start)
         part = samples.take(held_out)
-        yield held_out, fitted, walk(fitted.pool, fitted.calibrate, part.local, part.weak_prediction)
+        yield held_out, fitted, fitted.round_one(part.local, part.weak_prediction)
 
 
-def out_of_fold(method: Method, samples: Samples, road: Road, folds: int, seed: int) -> tuple[FloatArray, IntArray]:
-    """Score every sample, and answer it cheaply, by a road fitted without it: (N,) and (N,)."""
+def out_of_fold(stages: Stages, samples: Samples, warm_start: Pipeline) -> tuple[FloatArray, IntArray]:
+    """Scores (N,) and weak answers (N,) of all samples, each by a pipeline fitted without it."""
     score, weak_prediction = np.empty(len(samples)), np.empty(len(samples), dtype=np.int64)
-    for held_out, fitted, at in cross_fit(method, samples, road, folds, seed):
-        score[held_out], weak_prediction[held_out] = scores_of(fitted.score, at), at.weak_prediction
+    for held_out, fitted, round_one in cross_fit(stages, samples, warm_start):
+        score[held_out], weak_prediction[held_out] = fitted.scores(round_one), round_one.weak_prediction
     return score, weak_prediction
-
-
-def collect(blocks: Iterator[tuple[Any, ...]], n: int) -> tuple[Any, ...]:
-    """Put the blocks' arrays together in arrays allocated once; a single block is passed on as it is."""
-    first = next(blocks)
-    if len(first[0]) == n:
-        return first
-    whole = tuple(np.empty((n, *a.shape[1:]), a.dtype) for a in first)
-    at = 0
-    for block in itertools.chain([first], blocks):
-        for target, values in zip(whole, block, strict=True):
-            target[at : at + len(values)] = values
-        at += len(block[0])
-    return whole

@@ -8,18 +8,34 @@ from typing import Any
 import numpy as np
 
 from gainroute._util.blas import one_thread
+from gainroute._util.registry import Registry
 from gainroute.routing.calibrate import softmax, unseen_classes
 from gainroute.routing.inputs import as_local_posteriors, as_present, as_weights, check_positive, check_posteriors
 from gainroute.routing.labels import as_labels
-from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, IntArray
+from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, IntArray, Pool, Stage
 
-__all__ = ["LogLinearPool", "fit_log_linear", "mean_over_parties", "pool_mean", "solve_log_linear"]
+__all__ = [
+    "POOLS",
+    "LogLinearPool",
+    "LogLinearPooling",
+    "MeanPooling",
+    "fit_log_linear",
+    "mean_over_parties",
+    "pool_mean",
+    "solve_log_linear",
+]
 
-# ‖θ − θ*‖ in the end, unless rounding stops the descent before.
+POOLS: Registry[type[Stage]] = Registry(
+    "gainroute.pools",
+    "pooling",
+    {"mean": "gainroute.routing.pool:MeanPooling", "log-linear": "gainroute.routing.pool:LogLinearPooling"},
+)
+
+# ‖θ − θ*‖ at the end, unless rounding stops the descent earlier.
 DISTANCE = 1e-9
 MAX_STEPS = 100
-# Up to so many values all parties are pooled at once, which halves the time of a single sample; beyond, one after the
-# other, which stays in the processor's cache.
+# Up to this many values, all parties are pooled at once, which halves the time of a single sample; above it, one by
+# one, which stays in the processor's cache.
 SMALL = 2**14
 
 
@@ -30,7 +46,7 @@ def pool_mean(local_posteriors: Any, present: ArrayLike | None = None) -> FloatA
     ----------
     local_posteriors : (M, N, K), list of M arrays (N, K), or (N, K)
     present : (M, N) bool, optional
-        Who answered. A sample is averaged over those present; one that nobody has becomes a row of NaN.
+        Who answered. A sample is averaged over the parties present; one that no party has becomes a row of NaN.
 
     Returns
     -------
@@ -66,12 +82,12 @@ def mean_over_parties(local: FloatArray, present: BoolArray | None = None) -> Fl
 
 @dataclass(frozen=True, eq=False)
 class LogLinearPool:
-    """softmax(Σᵢ wᵢ log(pᵢ + ε) + b): each party counts for as much as it has shown to know.
+    """softmax(Σᵢ wᵢ log(pᵢ + ε) + b): each party is weighted by how informative it was on calibration data.
 
     Attributes
     ----------
     weight : (M,)
-        w. Where parties err independently the weights add up to more than one: agreement is evidence.
+        w. If parties err independently the weights add up to more than one: agreement is evidence.
     bias : (K,)
         b.
     eps
@@ -83,7 +99,7 @@ class LogLinearPool:
     eps: float
 
     def __call__(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray:
-        """Pool checked posteriors, (M, N, K) → (N, K); a sample that lacks a party gets the mean of those present."""
+        """Pool checked posteriors, (M, N, K) → (N, K); a sample that lacks a party gets the mean of the others."""
         if present is not None and not present.all():
             lacking = ~present.all(axis=0)
             pooled = np.empty(local.shape[1:])
@@ -105,6 +121,32 @@ class LogLinearPool:
         return softmax(logits)
 
 
+@dataclass(frozen=True)
+class MeanPooling:
+    """The mean over the parties (eq. 1)."""
+
+    def fit(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool:  # noqa: ARG002
+        """Return the mean: there is nothing to fit."""
+        return mean_over_parties
+
+
+@dataclass(frozen=True)
+class LogLinearPooling:
+    """The log-linear pool, see `fit_log_linear`; λ and ε are numbers > 0.
+
+    `first_alone` draws the weights towards the first posterior alone instead of the geometric mean of all.
+    """
+
+    lam: float = 1.0
+    eps: float = 1e-6
+    first_alone: bool = False
+
+    def fit(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> LogLinearPool:
+        """Fit on local posteriors (M, N, K)."""
+        origin = np.eye(len(local))[0] if self.first_alone else None
+        return solve_log_linear(local, labels, weight, self.lam, self.eps, origin)
+
+
 def fit_log_linear(
     local_posteriors: Any,
     labels: ArrayLike,
@@ -114,7 +156,7 @@ def fit_log_linear(
 ) -> LogLinearPool:
     """Fit the log-linear pool: maximum likelihood, drawn towards the geometric mean.
 
-    Minimises −Σₙ log p(y⁽ⁿ⁾) + λ(‖w − 1/M‖² + ‖b‖²). These are M + K parameters, so that a few hundred samples do.
+    Minimises −Σₙ log p(y⁽ⁿ⁾) + λ(‖w − 1/M‖² + ‖b‖²). These are M + K parameters: a few hundred samples are enough.
 
     Parameters
     ----------
@@ -148,9 +190,9 @@ def fit_log_linear(
 def solve_log_linear(
     posteriors: FloatArray, y: IntArray, weight: FloatArray, lam: float, eps: float, origin: FloatArray | None = None
 ) -> LogLinearPool:
-    """`fit_log_linear` on checked arrays, with the weights drawn towards `origin`, the geometric mean unless given.
+    """`fit_log_linear` on checked arrays, with the weights drawn towards `origin` (the geometric mean by default).
 
-    A class without a sample keeps the bias 0: its mass is what the parties give it.
+    A class without a sample keeps the bias 0.
     """
     used = weight > 0
     y, weight = y[used], weight[used]

@@ -1,57 +1,52 @@
-"""What every router is: pool ∘ calibrate ∘ score ∘ decide. A method writes its score; the rest is here, once.
+"""What every router is: pool, calibrate, score, compare with a threshold, answer. Here once, for all of them.
 
-A router of one's own derives from `Router` and defines `score(round_one)`, or, where the score has to be
-fitted first, `fit_score(calibration_set)`, which returns such a function. Budgets, thresholds, labels, absent
-parties, `route` and `answer` come with it.
+A router of your own derives from `Router` and defines `score(round_one)`, or, if the score has to be fitted first,
+`fit_score(calibration_set)`, which returns such a function. Budgets, thresholds, labels, absent parties, `route` and
+`answer` come with the base class.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from gainroute._util.parameters import Settings
-from gainroute.errors import InputError, NotFittedError, SettingError, ShapeError, TooFewSamplesError
-from gainroute.routing.answer import answer_by, blended, crossfit_blend
-from gainroute.routing.calibrate import Calibrator, identity_calibration, unseen_classes, warn_unseen
+from gainroute.errors import InputError, NotFittedError, SettingError
+from gainroute.routing.calibrate import identity_calibration
 from gainroute.routing.decide import (
     BUDGET_REMEDY,
+    OwnRule,
+    Threshold,
     ThresholdRule,
-    calibration_threshold,
-    certified_threshold,
     check_rule,
     escalate,
     rate_above,
     rate_interval,
 )
-from gainroute.routing.inputs import (
-    Samples,
-    as_local_posteriors,
-    as_posteriors,
-    as_present,
-    as_samples,
-    check_fraction,
-    check_posteriors,
-)
+from gainroute.routing.inputs import as_local_posteriors, as_present, check_fraction, check_posteriors
 from gainroute.routing.labels import Labels, as_classes
-from gainroute.routing.pipeline import Pool, Road, Score, collect, fit_road, out_of_fold, scores_of, walk
+from gainroute.routing.pipeline import Pipeline, Stages, fit_stages
 from gainroute.routing.pool import mean_over_parties
-from gainroute.routing.reliability import estimate_confusion, posterior_given
+from gainroute.routing.reliability import Shrinkage
+from gainroute.routing.samples import as_samples
 from gainroute.routing.types import (
     Answer,
     ArrayLike,
     BoolArray,
     CalibrationSet,
+    Calibrator,
     Decision,
     FloatArray,
     IntArray,
     LabelArray,
+    Pool,
     Provenance,
     RoundOne,
+    Score,
     ThresholdScores,
 )
 
@@ -60,7 +55,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Router"]
 
-# Rows are routed in blocks whose arrays stay in the processor's cache, and whose memory is bounded.
+# Rows are routed in blocks that fit into the processor's cache and bound the memory.
 BLOCK_VALUES = 2**17
 
 
@@ -75,16 +70,17 @@ class Router(Settings):
         How τ is found. "cross-fitted" (default): the quantile of out-of-fold scores, so that the rate holds on
         new data. "calibration": the paper's quantile of in-sample scores. "certified": the true rate exceeds
         B with probability at most 1 − `confidence`; half of the samples fit the router, the other half only
-        set τ (see `gainroute.certified_threshold` for what voids it). A number is τ itself.
+        sets τ (see `gainroute.certified_threshold` for what voids it). A number is τ itself. A function of your own
+        is called with the out-of-fold scores (`threshold_scores_`) and B, and returns τ.
     confidence
         For "certified".
     min_gain
-        τ is never below it; 0 means "never pay for an expected loss". It overrides the budget, B = 1 included.
+        τ is never below it; 0 means "never pay for an expected loss". It overrides the budget, even B = 1.
     folds
-        For "cross-fitted". The fewer, the smaller the parts the scores are fitted on, and the further the rate falls
-        below B (N = 500, K = 10, B = 0.1: 0.077 with 5 folds, 0.089 with 10, 0.095 with 20, 0.098 with 50).
+        For "cross-fitted". With fewer folds each fit sees fewer samples, and the rate falls further below B
+        (N = 500, K = 10, B = 0.1: 0.077 with 5 folds, 0.089 with 10, 0.095 with 20, 0.098 with 50).
     seed
-        Draws the folds and the halves, from the number of samples alone.
+        Seed of the folds and halves, which depend on the number of samples only.
     classes
         Labels in column order, if they are not 0 … K−1.
 
@@ -97,22 +93,25 @@ class Router(Settings):
     confusion_, reliability_ : (K, K), (K,)
         The strong route's confusion matrix and its diagonal.
     threshold_scores_
-        The scores τ was read off, each with whether the weak and the strong answer were right.
+        The scores from which τ was computed, each with whether the weak and the strong answer were right.
     n_parties_, n_classes_
         M and K.
     provenance_
-        Hashes of the models and the codec it was calibrated with; empty for bare arrays.
+        Hashes of the models, and the codec, it was calibrated with; empty if it was fitted on arrays alone.
+    fitted_types
+        On the class: frozen dataclasses that a fitted score of it may be, so that `gainroute.load` can restore them.
     """
 
     extra_columns = 0  # columns of a party's message beyond the K classes
-    shrinkage: Literal["none", "empirical-bayes"] = "none"
-    blend: Literal["none", "cv"] = "none"
+    shrinkage: Shrinkage = "none"
+    blend: Any = "none"
+    fitted_types: ClassVar[tuple[type[Any], ...]] = ()
 
     def __init__(
         self,
         budget: float = 0.2,
         *,
-        threshold: ThresholdRule | float = "cross-fitted",
+        threshold: ThresholdRule | float | OwnRule = "cross-fitted",
         confidence: float = 0.95,
         min_gain: float | None = None,
         folds: int = 20,
@@ -131,7 +130,7 @@ class Router(Settings):
         self.seed = seed
         self.classes = as_classes(classes)
 
-    # ---- what a method writes -------------------------------------------------------------------
+    # ---- what distinguishes one router from another ---------------------------------------------
 
     def score(self, round_one: RoundOne) -> FloatArray:  # noqa: ARG002
         """Score samples after Round 1, (N,): the higher, the more Round 2 is worth."""
@@ -141,23 +140,33 @@ class Router(Settings):
         """Fit the score on calibration data; by default there is nothing to fit."""
         return self.score
 
-    def fit_calibrator(
-        self,
-        pooled: FloatArray,  # noqa: ARG002
-        labels: IntArray,  # noqa: ARG002
-        weight: FloatArray,  # noqa: ARG002
-        start: Calibrator | None,  # noqa: ARG002
-    ) -> Calibrator:
-        """Fit what turns `pooled` into `calibrated`; by default they are the same."""
-        return identity_calibration
-
     def pool(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray:
         """Pool checked local posteriors into (N, K)."""
         return mean_over_parties(local, present)
 
     def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool:  # noqa: ARG002
-        """Fit what pools the local posteriors; by default there is nothing to fit."""
+        """Fit the pool; by default there is nothing to fit."""
         return self.pool
+
+    def fit_calibrator(
+        self,
+        pooled: FloatArray,  # noqa: ARG002
+        labels: IntArray,  # noqa: ARG002
+        weight: FloatArray,  # noqa: ARG002
+        warm_start: Calibrator | None,  # noqa: ARG002
+    ) -> Calibrator:
+        """Fit the calibrator; by default `calibrated` is `pooled`."""
+        return identity_calibration
+
+    def stages(self) -> Stages:
+        """The unfitted stages that the settings describe."""
+        return Stages(
+            fit_pool=self.fit_pool,
+            fit_calibrator=self.fit_calibrator,
+            fit_score=self.fit_score,
+            threshold=Threshold(self.threshold, self.confidence, self.min_gain, self.folds, self.seed),
+            shrinkage=self.shrinkage,
+        )
 
     # ---- what all routers share -----------------------------------------------------------------
 
@@ -177,18 +186,18 @@ class Router(Settings):
         Parameters
         ----------
         local_posteriors : (M, N, K), list of M arrays (N, K), or (N, K)
-            What each party said in Round 1.
+            The posterior of each party in Round 1.
         labels : (N,)
             True classes.
         strong_prediction : (N,), optional
-            What the strong route answers; −1 (None) where it has no usable answer, which counts as wrong.
+            The strong answers; −1 (None) if there is no usable one, which counts as wrong.
         strong_posterior : (N, K), optional
-            Its posterior; stands in for `strong_prediction` (by its argmax) where that is not given.
+            The strong posteriors; their argmax is used if `strong_prediction` is not given.
         weak_prediction : (N,), optional
-            Your own cheap answer (a cut-off, a rule) instead of the argmax. `route` then needs it too.
+            Your own weak answer (a cut-off, a rule) instead of the argmax. `route` then needs it too.
         sample_weight : (N,), optional
         present : (M, N) bool, optional
-            Who answered. Samples that lack a party are counted, warned of and left out.
+            Who answered. Samples that lack a party are left out, with a warning.
 
         Returns
         -------
@@ -205,7 +214,15 @@ class Router(Settings):
             classes=self.classes,
             extra_columns=self.extra_columns,
         )
-        self._fit(samples, k)
+        pipeline, scores = fit_stages(self.stages(), samples)
+        self._set(
+            pipeline=pipeline,
+            scores=scores,
+            parties=len(samples.local),
+            classes=k,
+            own_weak_prediction=samples.weak_prediction is not None,
+            provenance=Provenance(),
+        )
         return self
 
     def route(
@@ -214,6 +231,7 @@ class Router(Settings):
         *,
         weak_prediction: ArrayLike | None = None,
         present: ArrayLike | None = None,
+        checked: bool = False,
     ) -> Decision:
         """Decide which samples to escalate.
 
@@ -221,10 +239,12 @@ class Router(Settings):
         ----------
         local_posteriors : (M, N, K), list of M arrays (N, K), or (N, K)
         weak_prediction : (N,), optional
-            Your own cheap answer; needed if the router was fitted with one.
+            Your own weak answer; needed if the router was fitted with one.
         present : (M, N) bool, optional
-            Who answered. A sample that lacks a party is pooled over those present, not escalated, and flagged in
-            `incomplete`; one that nobody has gets the label −1 (None) and a posterior of NaN.
+            Who answered. A sample that lacks a party is pooled over the others, not escalated, and flagged in
+            `incomplete`; one that no party has gets the label −1 (None) and a posterior of NaN.
+        checked
+            True skips the check that rows are posteriors, for values that were checked when they arrived.
         """
         self._check_fitted()
         k = self.n_classes_ + self.extra_columns
@@ -233,17 +253,19 @@ class Router(Settings):
         weak = self._own_weak(weak_prediction, n)
         mask = as_present(present, local.shape[:2])
         rows = max(1, BLOCK_VALUES // k)
-
-        def blocks() -> Iterator[tuple[FloatArray, IntArray, FloatArray, FloatArray]]:
+        if n <= rows:
+            score, answer, pooled, calibrated = self._route_block(local, weak, mask, checked)
+        else:
+            score, answer = np.empty(n), np.empty(n, dtype=np.int64)
+            pooled, calibrated = np.empty((n, self.n_classes_)), np.empty((n, self.n_classes_))
             for first in range(0, n, rows):
                 part = slice(first, first + rows)
-                block, block_mask = local[:, part], None if mask is None else mask[:, part]
-                check_posteriors(block, block_mask)
-                own = None if weak is None else weak[part]
-                at = walk(self._road.pool, self._road.calibrate, block, own, block_mask)
-                yield scores_of(self._road.score, at), at.weak_prediction, at.pooled, at.calibrated
-
-        score, answer, pooled, calibrated = collect(blocks(), n)
+                score[part], answer[part], pooled[part], calibrated[part] = self._route_block(
+                    local[:, part],
+                    None if weak is None else weak[part],
+                    None if mask is None else mask[:, part],
+                    checked,
+                )
         escalated, incomplete = escalate(score, self.threshold_), np.zeros(n, dtype=bool)
         if mask is not None:
             incomplete = np.logical_not(np.all(mask, axis=0))
@@ -251,7 +273,7 @@ class Router(Settings):
         return Decision(
             escalate=escalated,
             score=score,
-            weak_prediction=Labels(self.n_classes_, self.classes).decode(answer),
+            weak_prediction=self._labels.decode(answer),
             pooled=pooled,
             calibrated=calibrated,
             incomplete=incomplete,
@@ -260,45 +282,21 @@ class Router(Settings):
         )
 
     def answer(self, decision: Decision, strong: ArrayLike | None) -> Answer:
-        """Put the answers of both routes together (eq. 5).
+        """Combine the answers of both routes (eq. 5).
 
         Parameters
         ----------
         decision
             From `route`.
         strong : (E, K) or (E,)
-            Posteriors or predictions of the E escalated samples, in their order. −1 (None) among predictions
-            is no usable answer: the cheap one stands.
+            Posteriors or predictions of the E escalated samples, in their order. A prediction of −1 (None) means
+            no usable answer: the weak one stands.
         """
         self._check_fitted()
-        rows = np.flatnonzero(decision.escalate)
-        names = Labels(self.n_classes_, self.classes)
-        probabilities = decision.pooled.copy()
-        given = np.asarray([] if strong is None else strong)
-        if len(given) != len(rows):
-            raise ShapeError(
-                f"strong has {len(given)} rows, {len(rows)} samples were escalated; pass the strong route's answers "
-                "for exactly those, in order: x[decision.escalate]"
-            )
-        if not len(rows):
-            return Answer(decision.weak_prediction, probabilities, np.zeros(len(decision), dtype=bool))
-        if given.ndim == 2:
-            posterior = self._blended(decision, rows, as_posteriors(given, classes=self.n_classes_, name="strong"))
-            prediction, usable = posterior.argmax(axis=1), np.ones(len(rows), dtype=bool)
-        else:
-            prediction = names.encode(given, "strong", missing=True)
-            usable = prediction >= 0
-            posterior = posterior_given(decision.calibrated[rows], self.confusion_, np.maximum(prediction, 0))
-        rows = rows[usable]
-        final = names.encode(decision.weak_prediction, "weak_prediction", missing=True)
-        final[rows] = prediction[usable]
-        probabilities[rows] = posterior[usable]
-        escalated = np.zeros(len(decision), dtype=bool)
-        escalated[rows] = True
-        return Answer(names.decode(final), probabilities, escalated)
+        return self._pipeline.answer(decision, strong, self._labels)
 
     def strong_answers(self, decision: Decision, strong_posterior: ArrayLike) -> LabelArray:
-        """Answer every sample as the strong route would in this router's hands, escalated or not, (N,).
+        """The strong answer for every sample, escalated or not, blended with Round 1 if the router blends, (N,).
 
         Parameters
         ----------
@@ -311,32 +309,32 @@ class Router(Settings):
         return self.answer(everything, strong_posterior).prediction
 
     def threshold_for(self, budget: float) -> float:
-        """τ for another budget, read off the same calibration scores by the same rule."""
+        """τ for another budget, computed from the same calibration scores by the same rule."""
         self._check_fitted()
-        behind = self.threshold_scores_
-        if self.threshold == "certified":
-            found = certified_threshold(behind.score, budget, self.confidence)
-        else:
-            found = calibration_threshold(behind.score, budget, behind.weight)
-        return self._at_least_min_gain(found)
+        return self.stages().threshold.find(self.threshold_scores_, budget)
+
+    @property
+    def confusion_(self) -> FloatArray:
+        """C[k, c] = P(strong answer c | truth k), (K, K)."""
+        self._check_fitted()
+        return self._pipeline.answer.confusion
 
     @property
     def reliability_(self) -> FloatArray:
         """C[k, k] of the strong route, (K,)."""
-        self._check_fitted()
         return np.diagonal(self.confusion_).copy()
 
     @property
     def blends_(self) -> bool:
         """Whether the strong answer takes Round 1 into account."""
         self._check_fitted()
-        return self._road.blend is not None
+        return self._pipeline.answer.blend is not None
 
     @property
     def calibrator_(self) -> Calibrator:
         """The fitted calibrator, callable on (N, K)."""
         self._check_fitted()
-        return self._road.calibrate
+        return self._pipeline.calibrate
 
     @property
     def expected_rate_(self) -> tuple[float, float, float]:
@@ -345,49 +343,18 @@ class Router(Settings):
         if math.isinf(self.threshold_):
             rate = float(self.threshold_ < 0)
             return rate, rate, rate
-        behind = self.threshold_scores_
-        rate = rate_above(behind.score, self.threshold_, behind.weight)
-        effective = float(behind.weight.sum() ** 2 / np.square(behind.weight).sum())
+        scores = self.threshold_scores_
+        rate = rate_above(scores.score, self.threshold_, scores.weight)
+        effective = float(scores.weight.sum() ** 2 / np.square(scores.weight).sum())
         return rate, *rate_interval(rate * effective, effective)
 
     # ---- inside ---------------------------------------------------------------------------------
 
-    def _fit(self, samples: Samples, classes: int) -> None:
-        fitted_on, behind = samples, samples  # what the road is fitted on, and what τ is read off
-        if self.threshold == "certified":
-            fitted_on, behind = _halves(samples, self.seed)
-        blend = None
-        if self.blend == "cv":
-            blend, fitted_on = crossfit_blend(fitted_on)
-        road = dataclasses.replace(fit_road(self, fitted_on), blend=blend)
-        behind = answer_by(blend, behind) if self.threshold == "certified" else fitted_on
-        if self.threshold in ("certified", "calibration"):
-            round_one = walk(road.pool, road.calibrate, behind.local, behind.weak_prediction)
-            score, weak = scores_of(road.score, round_one), round_one.weak_prediction
-        else:
-            score, weak = out_of_fold(self, behind, road, self.folds, self.seed)
-        confusion = estimate_confusion(
-            fitted_on.labels, fitted_on.strong_prediction, classes, fitted_on.weight, self.shrinkage
-        )
-        warn_unseen(unseen_classes(fitted_on.labels, classes, fitted_on.weight))
-        self._set(
-            road=road,
-            scores=ThresholdScores(
-                score, behind.weight, weak == behind.labels, behind.strong_prediction == behind.labels
-            ),
-            confusion=confusion,
-            parties=len(samples.local),
-            classes=classes,
-            own_weak_prediction=samples.weak_prediction is not None,
-            provenance=Provenance(),
-        )
-
     def _set(
         self,
         *,
-        road: Road,
+        pipeline: Pipeline,
         scores: ThresholdScores,
-        confusion: FloatArray,
         parties: int,
         classes: int,
         own_weak_prediction: bool,
@@ -395,40 +362,31 @@ class Router(Settings):
         threshold: float | None = None,
     ) -> None:
         """Set everything that was fitted at once: a router is fitted or it is not."""
-        self._road = road
+        self._pipeline = pipeline
+        self._labels = Labels(classes, self.classes)
         self.threshold_scores_ = scores
-        self.confusion_ = confusion
         self.n_parties_ = parties
         self.n_classes_ = classes
         self.own_weak_prediction_ = own_weak_prediction
         self.provenance_ = provenance
-        if threshold is not None:
-            self.threshold_ = threshold
-        elif isinstance(self.threshold, str):
-            self.threshold_ = math.inf
-            self.threshold_ = self.threshold_for(self.budget)
-        else:
-            self.threshold_ = self._at_least_min_gain(self.threshold)
+        self.threshold_ = self.stages().threshold.first(scores, self.budget) if threshold is None else threshold
+
+    def _route_block(
+        self, local: FloatArray, weak: IntArray | None, present: BoolArray | None, checked: bool
+    ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
+        if not checked:
+            check_posteriors(local, present)
+        at = self._pipeline.round_one(local, weak, present)
+        return self._pipeline.scores(at), at.weak_prediction, at.pooled, at.calibrated
 
     def _own_weak(self, weak_prediction: ArrayLike | None, n: int) -> IntArray | None:
         if (weak_prediction is not None) != self.own_weak_prediction_:
             fitted = "with" if self.own_weak_prediction_ else "without"
             raise InputError(
                 f"the router was fitted {fitted} weak_prediction=; route it {fitted} as well: its gain is over that "
-                "cheap answer"
+                "weak answer"
             )
-        if weak_prediction is None:
-            return None
-        return Labels(self.n_classes_, self.classes).encode(weak_prediction, "weak_prediction", n)
-
-    def _blended(self, decision: Decision, rows: IntArray, strong: FloatArray) -> FloatArray:
-        """Give the posterior of the strong route for the escalated rows."""
-        if self._road.blend is None:
-            return strong
-        return blended(self._road.blend, strong, decision.local[:, rows, : self.n_classes_])
-
-    def _at_least_min_gain(self, threshold: float) -> float:
-        return threshold if self.min_gain is None else max(threshold, self.min_gain)
+        return None if weak_prediction is None else self._labels.encode(weak_prediction, "weak_prediction", n)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "threshold_"):
@@ -436,12 +394,3 @@ class Router(Settings):
                 f"this {type(self).__name__} is not fitted; call fit(local_posteriors, labels, strong_prediction) on "
                 "calibration data first, or gr.load a saved one"
             )
-
-
-def _halves(samples: Samples, seed: int) -> tuple[Samples, Samples]:
-    """Draw the half that a router is fitted on and the half that only sets its threshold."""
-    order = np.random.default_rng(seed).permutation(len(samples))
-    half = len(samples) // 2
-    if not half:
-        raise TooFewSamplesError('threshold="certified" needs two halves, there is one sample; add samples')
-    return samples.take(np.sort(order[:half])), samples.take(np.sort(order[half:]))

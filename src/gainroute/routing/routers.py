@@ -1,34 +1,46 @@
-"""The expected-gain router, and every baseline it is compared with. Each is its score; the rest is `Router`."""
+"""The expected-gain router, and the baselines it is compared with. Each is little more than its score."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from gainroute.errors import ShapeError
+from gainroute._util.registry import Registry
+from gainroute.errors import SettingError, ShapeError
+from gainroute.routing.answer import LOG_LINEAR_BLEND
 from gainroute.routing.calibrate import (
-    Calibrator,
-    DirichletCalibrator,
+    CALIBRATORS,
+    DirichletCalibration,
+    TemperatureCalibration,
     check_choices,
-    identity_calibration,
-    solve_dirichlet,
-    solve_temperature,
 )
-from gainroute.routing.decide import ThresholdRule
+from gainroute.routing.decide import OwnRule, ThresholdRule
 from gainroute.routing.inputs import as_utility, one_of
-from gainroute.routing.labels import Labels
 from gainroute.routing.learned_gain import fit_learned_gain
-from gainroute.routing.pipeline import Pool, Score
-from gainroute.routing.pool import mean_over_parties, solve_log_linear
-from gainroute.routing.reliability import SHRINKAGE, Shrinkage, estimate_confusion
+from gainroute.routing.pipeline import Stages
+from gainroute.routing.pool import POOLS, LogLinearPooling, mean_over_parties
+from gainroute.routing.reliability import SHRINKAGE, Shrinkage
 from gainroute.routing.router import Router
 from gainroute.routing.score import Explanation, contributions, gain_score, strong_value
-from gainroute.routing.types import ArrayLike, BoolArray, CalibrationSet, FloatArray, IntArray, LabelArray, RoundOne
+from gainroute.routing.types import (
+    ArrayLike,
+    BoolArray,
+    CalibrationSet,
+    Calibrator,
+    FloatArray,
+    IntArray,
+    LabelArray,
+    Pool,
+    RoundOne,
+    Score,
+    Stage,
+)
 
 __all__ = [
+    "ROUTERS",
     "CalibratedConfidenceRouter",
     "ConfidenceRouter",
     "DeferRouter",
@@ -38,12 +50,19 @@ __all__ = [
     "RandomRouter",
 ]
 
-Calibration = Literal["dirichlet", "temperature", "none"]
-CALIBRATIONS = ("dirichlet", "temperature", "none")
-Pooling = Literal["mean", "log-linear"]
-POOLINGS = ("mean", "log-linear")
+ROUTERS: Registry[type[Router]] = Registry(
+    "gainroute.routers",
+    "router",
+    {
+        "expected-gain": "gainroute.routing.routers:ExpectedGainRouter",
+        "confidence": "gainroute.routing.routers:ConfidenceRouter",
+        "calibrated-confidence": "gainroute.routing.routers:CalibratedConfidenceRouter",
+        "learned-gain": "gainroute.routing.routers:LearnedGainRouter",
+        "defer": "gainroute.routing.routers:DeferRouter",
+        "random": "gainroute.routing.routers:RandomRouter",
+    },
+)
 BLENDS = ("none", "cv")
-FOLD_DISTANCE = 1e-5  # of a fold's map from its optimum, at most: scores to five digits, in two thirds of the time
 
 
 class CalibratingRouter(Router):
@@ -52,36 +71,65 @@ class CalibratingRouter(Router):
     Parameters
     ----------
     calibration
-        "dirichlet" (the paper's), "temperature", or "none" (the pooled posterior is taken at its word).
+        "dirichlet" (the paper's), "temperature", "none" (the pooled posterior is used as it is), a name registered with
+        `gainroute.register_calibrator`, or a stage of your own: an object whose ``fit(pooled, labels, weight)`` returns
+        a callable on (N, K).
     lam, eps
-        λ and ε of the Dirichlet fit; "cv" chooses by cross-validated likelihood.
+        λ and ε of the Dirichlet fit; "cv" chooses them by cross-validated likelihood.
     """
 
     def __init__(
         self,
         budget: float = 0.2,
         *,
-        calibration: Calibration = "dirichlet",
+        calibration: str | Stage = "dirichlet",
         lam: float | Literal["cv"] = 1.0,
         eps: float | Literal["cv"] = 1e-6,
         **settings: Any,
     ) -> None:
         super().__init__(budget, **settings)
         check_choices(lam, eps)
-        self.calibration = one_of(calibration, "calibration", CALIBRATIONS)
+        self.calibration = _check_stage(calibration, CALIBRATORS)
         self.lam, self.eps = lam, eps
 
     def fit_calibrator(
-        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
+        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, warm_start: Calibrator | None
     ) -> Calibrator:
-        """Fit the calibrator that `calibration` names."""
-        if self.calibration == "none":
-            return identity_calibration
-        if self.calibration == "temperature":
-            return solve_temperature(pooled, labels, 1e-6 if self.eps == "cv" else self.eps, weight)
-        if isinstance(start, DirichletCalibrator):  # a fold of a fit that has already chosen λ and ε
-            return solve_dirichlet(pooled, labels, start.lam, start.eps, weight, start, FOLD_DISTANCE)
-        return solve_dirichlet(pooled, labels, self.lam, self.eps, weight)
+        """Fit the calibrator that `calibration` names or is."""
+        stage = _stage(
+            self.calibration,
+            CALIBRATORS,
+            {
+                "dirichlet": DirichletCalibration(self.lam, self.eps),
+                "temperature": TemperatureCalibration(self._floor),
+            },
+        )
+        refit = getattr(stage, "refit", None)
+        if warm_start is None or refit is None:
+            return stage.fit(pooled, labels, weight)  # type: ignore[no-any-return]
+        return refit(warm_start, pooled, labels, weight)  # type: ignore[no-any-return]
+
+    @property
+    def _floor(self) -> float:
+        return 1e-6 if self.eps == "cv" else self.eps
+
+
+def _check_stage(value: str | Stage, registry: Registry[type[Stage]]) -> str | Stage:
+    if isinstance(value, str):
+        registry.get(value)
+    elif isinstance(value, type) or not callable(getattr(value, "fit", None)):
+        names = ", ".join(map(repr, registry.names()))
+        raise SettingError(
+            f"{registry.what} is {value!r}; allowed are {names}, or an instance with fit(posteriors, labels, weight)"
+        )
+    return value
+
+
+def _stage(value: str | Stage, registry: Registry[type[Stage]], configured: Mapping[str, Stage]) -> Stage:
+    """Return the stage that a setting names or is; `configured` are those that other settings configure."""
+    if not isinstance(value, str):
+        return value
+    return configured[value] if value in configured else registry.get(value)()
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +147,7 @@ class ExpectedGainScore:
 class ExpectedGainRouter(CalibratingRouter):
     """Escalate where the expected gain of the strong route exceeds a threshold set by the budget.
 
-    The defaults are ours, chosen on calibration data (docs/decisions/0003); `paper` builds the paper's own.
+    The defaults were chosen on calibration data (docs/decisions/0003); `paper` builds the paper's router.
 
     Parameters
     ----------
@@ -108,18 +156,19 @@ class ExpectedGainRouter(CalibratingRouter):
     calibration, lam, eps
         How P(y = k | pooled) is estimated; see `CalibratingRouter`.
     shrinkage
-        "empirical-bayes" draws the reliability of rare classes towards the overall rate; "none" leaves the paper's
-        plain classwise ratios.
+        "empirical-bayes" draws the reliability of rare classes towards the overall rate; "none" is the paper's
+        plain classwise ratio.
     pooling
-        "log-linear" weighs the parties by what they have shown to know, for the cheap answer and for the score; see
-        `gainroute.fit_log_linear`. "mean" is the paper's.
+        "log-linear" weights the parties by how informative they are, for the weak answer and for the score; see
+        `gainroute.fit_log_linear`. "mean" is the paper's. Or a name registered with `gainroute.register_pool`, or a
+        stage of your own: an object whose ``fit(local, labels, weight)`` returns a callable on (M, N, K).
     blend
-        "cv" lets the strong answer take Round 1 into account where that has been right more often on samples held
-        out; it needs `strong_posterior` in `fit` and posteriors in `answer`, and without them, as with "none", the
-        strong answer stands alone.
+        "cv" lets the strong answer take Round 1 into account if that is right more often on held-out samples. It needs
+        `strong_posterior` in `fit` and posteriors in `answer`; without them, and with "none", the strong answer stands
+        alone. A stage of your own is fitted on the strong posterior followed by the local ones, (1 + M, N, K), and is
+        used on the same condition.
     utility : (K, K), optional
-        U[truth, answer]; accuracy by default. With rare classes, accuracy says "never collaborate" where
-        recall says otherwise.
+        U[truth, answer]; accuracy by default. With rare classes, accuracy may never escalate where recall would.
 
     Examples
     --------
@@ -140,14 +189,14 @@ class ExpectedGainRouter(CalibratingRouter):
         self,
         budget: float = 0.2,
         *,
-        calibration: Calibration = "dirichlet",
+        calibration: str | Stage = "dirichlet",
         lam: float | Literal["cv"] = "cv",
         eps: float | Literal["cv"] = 1e-6,
         shrinkage: Shrinkage = "empirical-bayes",
-        pooling: Pooling = "log-linear",
-        blend: Literal["none", "cv"] = "cv",
+        pooling: str | Stage = "log-linear",
+        blend: Literal["none", "cv"] | Stage = "cv",
         utility: ArrayLike | None = None,
-        threshold: ThresholdRule | float = "cross-fitted",
+        threshold: ThresholdRule | float | OwnRule = "cross-fitted",
         confidence: float = 0.95,
         min_gain: float | None = None,
         folds: int = 20,
@@ -167,13 +216,13 @@ class ExpectedGainRouter(CalibratingRouter):
             classes=classes,
         )
         self.shrinkage = one_of(shrinkage, "shrinkage", SHRINKAGE)
-        self.pooling = one_of(pooling, "pooling", POOLINGS)
-        self.blend = one_of(blend, "blend", BLENDS)
+        self.pooling = _check_stage(pooling, POOLS)
+        self.blend = blend if hasattr(blend, "fit") else one_of(blend, "blend", BLENDS)
         self.utility = None if utility is None else np.asarray(utility, dtype=np.float64)
 
     @classmethod
     def paper(cls, budget: float = 0.2, **settings: Any) -> ExpectedGainRouter:
-        """Build the router of the paper to the letter.
+        """Build the router exactly as the paper describes it.
 
         Mean pooling, Dirichlet calibration (λ = 1, ε = 1e-6: the paper does not state them), plain
         classwise ratios, and τ the quantile of the calibration scores themselves.
@@ -190,34 +239,31 @@ class ExpectedGainRouter(CalibratingRouter):
         return cls(budget, **{**as_printed, **settings})
 
     def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool:
-        """Fit the pool that `pooling` names."""
+        """Fit the pool that `pooling` names or is."""
         if self.pooling == "mean":
             return self.pool
-        floor = 1e-6 if self.eps == "cv" else self.eps
-        return solve_log_linear(local, labels, weight, 1.0, floor)
+        stage = _stage(self.pooling, POOLS, {"log-linear": LogLinearPooling(eps=self._floor)})
+        return stage.fit(local, labels, weight)  # type: ignore[no-any-return]
 
     def fit_score(self, calibration: CalibrationSet) -> Score:
-        """Estimate the confusion matrix of the strong route, and what it is worth on each class."""
-        classes = calibration.round_one.calibrated.shape[1]
-        confusion = estimate_confusion(
-            calibration.labels,
-            calibration.strong_prediction,
-            classes,
-            calibration.sample_weight,
-            self.shrinkage,
-        )
-        utility = as_utility(self.utility, classes)
-        return ExpectedGainScore(strong_value(confusion, utility), utility)
+        """Compute what the strong route is worth on each class."""
+        utility = as_utility(self.utility, len(calibration.confusion))
+        return ExpectedGainScore(strong_value(calibration.confusion, utility), utility)
+
+    def stages(self) -> Stages:
+        """The unfitted stages that the settings describe."""
+        blend = {"none": None, "cv": LOG_LINEAR_BLEND}.get(self.blend) if isinstance(self.blend, str) else self.blend
+        return replace(super().stages(), blend=blend)
 
     def explain(self, posteriors: ArrayLike, *, weak_prediction: Any = None) -> Explanation:
-        """Take one sample's score apart, class by class.
+        """Explain one sample's score class by class.
 
         Parameters
         ----------
         posteriors : (M, K), or (K,) for one party
             Its local posteriors, such as `new_posteriors[:, 0]`.
         weak_prediction
-            Your own cheap answer, if the router was fitted with one.
+            Your own weak answer, if the router was fitted with one.
         """
         self._check_fitted()
         sample = np.asarray(posteriors)
@@ -227,9 +273,9 @@ class ExpectedGainRouter(CalibratingRouter):
             raise ShapeError(f"posteriors have shape {sample.shape}; one sample, (M, K), is needed: posteriors[:, i]")
         weak = None if weak_prediction is None else np.asarray([weak_prediction])
         decision = self.route(sample[:, None], weak_prediction=weak)
-        score = self._road.score
+        score = self._pipeline.score
         assert isinstance(score, ExpectedGainScore)  # noqa: S101 (fit_score returns nothing else)
-        column = Labels(self.n_classes_, self.classes).encode(decision.weak_prediction, "weak_prediction")
+        column = self._labels.encode(decision.weak_prediction, "weak_prediction")
         return Explanation(
             classes=np.arange(self.n_classes_) if self.classes is None else self.classes,
             pooled=decision.pooled[0],
@@ -253,9 +299,9 @@ class ConfidenceRouter(Router):
 
 
 class CalibratedConfidenceRouter(CalibratingRouter):
-    """Escalate where the cheap answer is likeliest to be wrong: s = 1 − m[ŷ].
+    """Escalate where the weak answer is most likely to be wrong: s = 1 − m[ŷ].
 
-    The expected-gain score with a strong route that is always right: what calibration alone brings.
+    This is the expected-gain score for a strong route that is always right.
     """
 
     def score(self, round_one: RoundOne) -> FloatArray:
@@ -269,7 +315,7 @@ class LearnedGainRouter(Router):
     Parameters
     ----------
     hidden, epochs, learning_rate, weight_decay, patience
-        Width, and how it is trained: Adam on batches of 128, early stopping on a tenth of the samples.
+        Width of the network, and its training: Adam on batches of 128, early stopping on a tenth of the samples.
     """
 
     def __init__(
@@ -303,10 +349,10 @@ class LearnedGainRouter(Router):
 
 
 class DeferRouter(Router):
-    """Learning to defer: parties send K + 1 outputs, the last of which asks for Round 2.
+    """Learning to defer: parties send K + 1 outputs, the last of which is the wish for Round 2.
 
-    Messages are (M, N, K + 1); s = p̄⁺_def − maxₖ p̄⁺[k]. The cheap answer is the argmax over the K classes.
-    `DeferRouter.canonical()` escalates exactly where the defer output is the largest of all.
+    Messages are (M, N, K + 1); s = p̄⁺_def − maxₖ p̄⁺[k]. The weak answer is the argmax over the K classes.
+    `DeferRouter.canonical()` escalates exactly where the defer output is the largest.
     """
 
     extra_columns = 1
@@ -319,7 +365,7 @@ class DeferRouter(Router):
     def pool(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray:
         """Average the outputs, and renormalise those of the K classes."""
         pooled = mean_over_parties(local, present)[:, :-1]
-        # A party that always defers leaves nothing to renormalise: the classes are then equally likely.
+        # If all parties defer there is nothing to renormalise: the classes are then equally likely.
         pooled = np.maximum(pooled, 1e-12)
         pooled /= pooled.sum(axis=1, keepdims=True)
         return pooled
@@ -332,9 +378,9 @@ class DeferRouter(Router):
 
 
 class RandomRouter(Router):
-    """Escalate at random: what a budget buys without a score.
+    """Escalate at random: the value of a budget without a score.
 
-    The score is a hash of the posteriors, so that routing stays pure: the same sample, the same decision.
+    The score is a hash of the posteriors, so that the same sample always gets the same decision.
     """
 
     def score(self, round_one: RoundOne) -> FloatArray:

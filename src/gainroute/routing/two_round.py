@@ -1,12 +1,12 @@
 """Algorithm 1: two-round inference, as pure steps that a synchronous and an asynchronous driver share.
 
-This is the page to read first.
+Read this module first.
 
     round_one    the parties' posteriors → pooled, scored, decided
-    round_two    the embeddings of the escalated samples → fused → the answer of both routes together
+    round_two    the embeddings of the escalated samples → fused → the combined answer of both routes
 
-`predict_two_round` drives them over parties in process, `predict_two_round_async` over parties that have
-to be waited for; a network service is the same steps behind another transport.
+`predict_two_round` runs them over parties in process, `predict_two_round_async` over parties behind a network; the
+coordinator takes the same steps.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from gainroute.errors import PosteriorError, ShapeError
 from gainroute.routing.payload import row_bytes
-from gainroute.routing.router import Router
 from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray, IntArray, LabelArray
 
 __all__ = [
     "AsyncParty",
+    "Decider",
     "Fuse",
     "Party",
     "Prediction",
@@ -41,9 +41,9 @@ Fuse = Callable[[list[npt.NDArray[Any]]], ArrayLike]
 
 @runtime_checkable
 class Party(Protocol):
-    """One holder of a view, in process.
+    """An organisation that holds a view, in process.
 
-    A sample the party does not have is a row of NaN: the others are still answered.
+    It serves posteriors and embeddings only; nothing here trains it. A sample that the party lacks is a row of NaN.
     """
 
     def posteriors(self, ids: Sequence[Any], /) -> npt.ArrayLike:
@@ -57,7 +57,7 @@ class Party(Protocol):
 
 @runtime_checkable
 class AsyncParty(Protocol):
-    """One holder of a view, behind something that has to be waited for."""
+    """A party whose answers are awaited, for example over a network."""
 
     async def posteriors(self, ids: Sequence[Any], /) -> npt.ArrayLike:
         """Round 1: the local posterior of each sample, (N, K)."""
@@ -68,9 +68,29 @@ class AsyncParty(Protocol):
         ...
 
 
+@runtime_checkable
+class Decider(Protocol):
+    """What two-round inference and the coordinator ask for: `Router` and `BudgetController` are deciders."""
+
+    def route(
+        self,
+        local_posteriors: Any,
+        *,
+        weak_prediction: ArrayLike | None = None,
+        present: ArrayLike | None = None,
+        checked: bool = False,
+    ) -> Decision:
+        """Decide which samples to escalate; see `Router.route`."""
+        ...
+
+    def answer(self, decision: Decision, strong: ArrayLike | None) -> Answer:
+        """Combine the answers of both routes; see `Router.answer`."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """The outcome of two-round inference.
+    """The result of two-round inference.
 
     Attributes
     ----------
@@ -81,9 +101,9 @@ class Prediction:
     escalated : (N,) bool
         True where the strong route answered.
     score : (N,)
-        The expected gain (or whatever the router's score is).
+        The expected gain, or the score of another router.
     bytes : (N,)
-        Payload that the parties sent for each sample, both rounds together.
+        Payload bytes that the parties sent for each sample, both rounds together.
     """
 
     prediction: LabelArray
@@ -93,17 +113,17 @@ class Prediction:
     bytes: IntArray
 
 
-def predict_two_round(parties: Sequence[Party], fuse: Fuse, router: Router, ids: Sequence[Any]) -> Prediction:
-    """Answer samples in two rounds, asking for embeddings only where the router says so (Algorithm 1).
+def predict_two_round(parties: Sequence[Party], fuse: Fuse, router: Decider, ids: Sequence[Any]) -> Prediction:
+    """Answer samples in two rounds, requesting embeddings of the escalated samples only (Algorithm 1).
 
     Parameters
     ----------
     parties
-        One `Party` a view, in the order the router was fitted with.
+        One `Party` per view, in the order the router was fitted with.
     fuse
         The server's fusion model: a list of M arrays (E, dᵢ) of embeddings → (E, K) posteriors or (E,) predictions.
     router
-        A fitted router.
+        A fitted router, or a `BudgetController` around one.
     ids
         The samples to answer.
     """
@@ -116,9 +136,9 @@ def predict_two_round(parties: Sequence[Party], fuse: Fuse, router: Router, ids:
 
 
 async def predict_two_round_async(
-    parties: Sequence[AsyncParty], fuse: Fuse, router: Router, ids: Sequence[Any]
+    parties: Sequence[AsyncParty], fuse: Fuse, router: Decider, ids: Sequence[Any]
 ) -> Prediction:
-    """`predict_two_round` with all parties asked at once, each waited for."""
+    """`predict_two_round` with all parties asked concurrently."""
     sent = await _gather([party.posteriors(ids) for party in parties])
     decision = round_one(router, sent)
     wanted = _escalated_ids(decision, ids)
@@ -130,22 +150,32 @@ async def predict_two_round_async(
 # ---- the pure steps ---------------------------------------------------------------------------------
 
 
-def round_one(router: Router, posteriors: Sequence[npt.NDArray[Any]] | npt.NDArray[Any]) -> Decision:
-    """Pool what the parties sent, score it, decide. A row of NaN says that the party lacks the sample."""
+def round_one(
+    router: Decider, posteriors: Sequence[npt.NDArray[Any]] | npt.NDArray[Any], *, checked: bool = False
+) -> Decision:
+    """Pool, score and decide. A row of NaN means that the party lacks the sample.
+
+    Parameters
+    ----------
+    router
+        What decides.
+    posteriors : M arrays (N, K), or (M, N, K)
+        What the parties sent.
+    checked
+        True if every row is known to be a posterior or all NaN.
+    """
     local = posteriors if isinstance(posteriors, np.ndarray) else _stacked(posteriors)
-    try:
-        return router.route(local)
-    except PosteriorError:  # NaN are no posteriors: they are looked for only where something was found wrong
-        blank = np.isnan(local)
-        if not blank.any():
-            raise
+    blank = np.isnan(local) if local.dtype.kind == "f" else np.False_
+    if not blank.any():
+        return router.route(local, checked=checked)
     present = ~blank.all(axis=-1)
-    if (blank.any(axis=-1) & present).any():
-        party, row = (int(i) for i in np.argwhere(blank.any(axis=-1) & present)[0])
+    mixed = blank.any(axis=-1) & present
+    if mixed.any():
+        party, row = (int(i) for i in np.argwhere(mixed)[0])
         raise PosteriorError(
             f"party {party}, row {row} mixes NaN with numbers; a sample it lacks is a whole row of NaN"
         )
-    return router.route(local, present=present)
+    return router.route(local, present=present, checked=checked)
 
 
 def _stacked(posteriors: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -158,8 +188,8 @@ def _stacked(posteriors: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return np.stack(posteriors)
 
 
-def round_two(router: Router, decision: Decision, embeddings: Sequence[npt.NDArray[Any]], fuse: Fuse) -> Answer:
-    """Fuse the embeddings of the escalated samples, and put both routes' answers together."""
+def round_two(router: Decider, decision: Decision, embeddings: Sequence[npt.NDArray[Any]], fuse: Fuse) -> Answer:
+    """Fuse the embeddings of the escalated samples, and combine the answers of both routes."""
     escalated = int(decision.escalate.sum())
     if not escalated:
         return router.answer(decision, None)
@@ -176,16 +206,16 @@ def round_two(router: Router, decision: Decision, embeddings: Sequence[npt.NDArr
 
 
 def cascade(
-    weak: Callable[[Any], ArrayLike], strong: Callable[[Any], ArrayLike], router: Router
+    weak: Callable[[Any], ArrayLike], strong: Callable[[Any], ArrayLike], router: Decider
 ) -> Callable[[Any], Prediction]:
-    """Route between one cheap and one strong model: no parties, no network.
+    """Route between one weak and one strong model, without parties or a network.
 
     Parameters
     ----------
     weak
-        Inputs → (N, K) posteriors; called on everything.
+        Inputs → (N, K) posteriors; called on all inputs.
     strong
-        Inputs → (E, K) posteriors or (E,) predictions; called on the escalated inputs only, or not at all.
+        Inputs → (E, K) posteriors or (E,) predictions; called on the escalated inputs only, if there are any.
     router
         Fitted on (N, K) posteriors of `weak`, labels, and predictions of `strong` for held-out samples.
 

@@ -1,4 +1,4 @@
-"""Array aliases and the frozen records that travel along the road.
+"""Array aliases, the records that pass from stage to stage, and what a stage has to offer.
 
 M parties, N samples, K classes: local posteriors are (M, N, K), pooled and calibrated posteriors (N, K),
 labels, predictions and scores (N,).
@@ -6,8 +6,9 @@ labels, predictions and scores (N,).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,30 +19,34 @@ __all__ = [
     "ArrayLike",
     "BoolArray",
     "CalibrationSet",
+    "Calibrator",
     "Decision",
     "FloatArray",
     "IntArray",
     "LabelArray",
+    "Pool",
     "Provenance",
     "RoundOne",
+    "Score",
+    "Stage",
     "ThresholdScores",
 ]
 
 
 @dataclass(frozen=True, eq=False)
 class RoundOne:
-    """All that the server knows after Round 1; what a router's score is a function of.
+    """Everything that is known after Round 1; a router's score is a function of it.
 
     Attributes
     ----------
     local : (M, N, K)
         The posterior each party sent.
     pooled : (N, K)
-        Their mean (eq. 1).
+        The pooled posterior: log-linear by default, the mean (eq. 1) in the paper.
     weak_prediction : (N,)
-        The cheap answer as a column number: the argmax of `pooled` (eq. 2), or the user's own.
+        The weak answer as a column number: the argmax of `pooled` (eq. 2), or the user's own.
     calibrated : (N, K)
-        P(y = k | pooled) as estimated by the calibrator (eq. 17); `pooled` itself where there is none.
+        P(y = k | pooled) as estimated by the calibrator (eq. 17); `pooled` itself if there is none.
     """
 
     local: FloatArray
@@ -52,7 +57,7 @@ class RoundOne:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationSet:
-    """Round 1 on held-out samples, with what a score may be fitted to.
+    """Round 1 of the calibration samples, with everything a score may be fitted to.
 
     Attributes
     ----------
@@ -60,14 +65,17 @@ class CalibrationSet:
     labels : (N,)
         True classes as column numbers.
     strong_prediction : (N,)
-        The collaborative answer as a column number; −1 where there was none.
+        The strong answer as a column number; −1 if there was none.
     sample_weight : (N,)
+    confusion : (K, K)
+        C[k, c] = P(strong answer c | truth k), as the router estimates it (eq. 14).
     """
 
     round_one: RoundOne
     labels: IntArray
     strong_prediction: IntArray
     sample_weight: FloatArray
+    confusion: FloatArray
 
     @property
     def gain(self) -> IntArray:
@@ -79,7 +87,7 @@ class CalibrationSet:
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What Round 1 ends with: a cheap answer for every sample, and which ones to escalate.
+    """The result of Round 1: a weak answer for every sample, and which samples to escalate.
 
     Attributes
     ----------
@@ -88,14 +96,14 @@ class Decision:
     score : (N,)
         The routing score; for the expected-gain router, accuracy expected to be gained by Round 2.
     weak_prediction : (N,)
-        The cheap answer, in the labels the router was fitted with.
+        The weak answer, in the labels the router was fitted with.
     pooled, calibrated : (N, K)
         The pooled posterior, and P(y = k | pooled) as the router estimates it.
     incomplete : (N,) bool
-        True where a party was absent: such a sample is answered from those present and never escalated,
+        True where a party was absent. Such a sample is answered from the parties present and never escalated,
         because the calibration does not apply to it.
     threshold
-        τ, as it stood.
+        τ at the time of the decision.
     local : (M, N, K)
         What the parties sent, for a strong answer that takes it into account.
     """
@@ -115,7 +123,7 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The final answers of both routes together (eq. 5).
+    """The final answers of both routes (eq. 5).
 
     Attributes
     ----------
@@ -123,8 +131,8 @@ class Answer:
         ŷ_VFL where a strong answer was given, ŷ_loc elsewhere.
     probabilities : (N, K)
         The posterior of the route that answered: pooled in Round 1, the strong posterior in Round 2.
-        A strong answer that came without a posterior gives P(y | Round 1, strong answer) by Bayes' rule
-        from the calibrated posterior and the confusion matrix.
+        For a strong answer without a posterior, P(y | Round 1, strong answer) by Bayes' rule from the
+        calibrated posterior and the confusion matrix.
     escalated : (N,) bool
         True where the answer is the strong route's.
     """
@@ -136,7 +144,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class ThresholdScores:
-    """The scores a threshold is read off, and what became of each sample on both routes.
+    """The scores from which a threshold is computed, and whether each route was right on each sample.
 
     Attributes
     ----------
@@ -152,15 +160,39 @@ class ThresholdScores:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a router was calibrated with, so that a service can refuse a mismatch.
+    """The models and the codec a router was calibrated with, so that a service can refuse a mismatch.
 
     Attributes
     ----------
     models
-        Hash of each model by the name of its holder; empty for bare arrays.
+        Hash of each model by the name of its holder; empty if the router was fitted on arrays alone.
     codec
-        How embeddings were encoded on the wire; empty for bare arrays.
+        How embeddings were encoded on the wire; empty likewise.
     """
 
     models: Mapping[str, str] = field(default_factory=dict)
     codec: str = ""
+
+
+# ---- stages -----------------------------------------------------------------------------------------
+
+
+class Pool(Protocol):
+    """A fitted pool: checked local posteriors (M, N, K), and who is present (M, N) or None for all → (N, K)."""
+
+    def __call__(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray: ...  # noqa: D102
+
+
+Calibrator = Callable[[FloatArray], FloatArray]  # a fitted calibrator: (N, K) → (N, K)
+Score = Callable[[RoundOne], FloatArray]  # a fitted score: Round 1 → (N,)
+
+
+class Stage(Protocol):
+    """A pool, calibrator or blend before it is fitted: settings alone, and `fit`, which returns a callable.
+
+    A pool is fitted on local posteriors (M, N, K), a calibrator on pooled ones (N, K), a blend on the strong posterior
+    followed by the local ones (1 + M, N, K). A calibrator may also offer ``refit(fitted, pooled, labels, weight)``, a
+    warm start from a fit on almost the same samples, which the folds of "cross-fitted" use.
+    """
+
+    def fit(self, posteriors: FloatArray, labels: IntArray, weight: FloatArray, /) -> Any: ...  # noqa: D102

@@ -1,0 +1,102 @@
+"""Calibration samples, checked once before anything is fitted to them."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gainroute.errors import GainrouteWarning, InputError, ShapeError
+from gainroute.routing.inputs import as_local_posteriors, as_posteriors, as_present, as_weights, check_posteriors
+from gainroute.routing.labels import Labels
+from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, IntArray, LabelArray
+
+__all__ = ["Samples", "as_samples"]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Checked calibration samples, labels as columns; a `weak_prediction` of None means the argmax."""
+
+    local: FloatArray
+    labels: IntArray
+    strong_prediction: IntArray
+    weak_prediction: IntArray | None
+    weight: FloatArray
+    strong_posterior: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: IntArray | BoolArray) -> Samples:
+        """Return the samples of these rows."""
+        weak, posterior = self.weak_prediction, self.strong_posterior
+        return Samples(
+            self.local[:, rows],
+            self.labels[rows],
+            self.strong_prediction[rows],
+            None if weak is None else weak[rows],
+            self.weight[rows],
+            None if posterior is None else posterior[rows],
+        )
+
+
+def as_samples(
+    local_posteriors: Any,
+    labels: ArrayLike,
+    strong_prediction: ArrayLike | None,
+    strong_posterior: ArrayLike | None,
+    *,
+    weak_prediction: ArrayLike | None,
+    sample_weight: ArrayLike | None,
+    present: ArrayLike | None,
+    classes: LabelArray | None,
+    extra_columns: int,
+) -> tuple[Samples, int]:
+    """Check what `Router.fit` was given; return the complete samples, and K."""
+    local = as_local_posteriors(local_posteriors)
+    m, n, k = local.shape[0], local.shape[1], local.shape[2] - extra_columns
+    names = Labels(k, classes)
+    truth = names.encode(labels, "labels", n)
+    posterior = _posterior(strong_posterior, n, k)
+    strong = _strong(names, n, strong_prediction, posterior)
+    weak = None if weak_prediction is None else names.encode(weak_prediction, "weak_prediction", n)
+    mask = as_present(present, (m, n))
+    check_posteriors(local, mask)
+    samples = Samples(local, truth, strong, weak, as_weights(sample_weight, n), posterior)
+    return (samples if mask is None else _complete(samples, mask)), k
+
+
+def _posterior(posterior: ArrayLike | None, n: int, classes: int) -> FloatArray | None:
+    if posterior is None:
+        return None
+    q = as_posteriors(posterior, classes=classes, name="strong_posterior")
+    if len(q) != n:
+        raise ShapeError(f"strong_posterior has {len(q)} rows for {n} samples; one each is needed")
+    return q
+
+
+def _strong(names: Labels, n: int, prediction: ArrayLike | None, posterior: FloatArray | None) -> IntArray:
+    if prediction is not None:
+        return names.encode(prediction, "strong_prediction", n, missing=True)
+    if posterior is None:
+        raise InputError(
+            "neither strong_prediction nor strong_posterior was given; fit needs the strong route's answers"
+        )
+    found: IntArray = posterior.argmax(axis=1)
+    return found
+
+
+def _complete(samples: Samples, present: BoolArray) -> Samples:
+    """Leave out the samples that lack a party, and warn how many there are."""
+    whole = np.logical_and.reduce(present, axis=0)
+    if not whole.any():
+        raise ShapeError(f"all {len(whole)} samples lack a party; a fit needs samples that every party answered")
+    warnings.warn(
+        f"{int((~whole).sum())} of {len(whole)} samples lack a party and are left out of the fit",
+        GainrouteWarning,
+        stacklevel=4,
+    )
+    return samples.take(whole)
