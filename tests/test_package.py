@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import pkgutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import pytest
+
 import gainroute as gr
+import public_surface
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ["typer", "rich", "torch", "sklearn", "pandas", "matplotlib", "grpc", "fastapi", "ray", "pyarrow", "pydantic"]
@@ -19,6 +24,52 @@ def test_everything_exported_exists_and_is_listed_once():
     assert len(set(gr.__all__)) == len(gr.__all__)
     for name in gr.__all__:
         assert hasattr(gr, name), name
+
+
+def test_nothing_of_the_previous_release_is_missing_or_changed():
+    """Names, signatures, commands, options, settings and formats; what is new is not listed and does not matter."""
+    before = json.loads((ROOT / "tests/public_surface.json").read_text(encoding="utf-8"))
+    assert public_surface.changes(before, public_surface.surface()) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "edit", "said"),
+    [
+        (["python", "gainroute"], lambda names: names.pop("cascade"), "gainroute.cascade is gone"),
+        (
+            ["python", "gainroute", "Router", "members"],
+            lambda members: members.pop("fit"),
+            "gainroute.Router.fit is gone",
+        ),
+        (
+            ["python", "gainroute", "save", "parameters"],
+            lambda parameters: parameters.append({"name": "more", "kind": "KEYWORD_ONLY"}),
+            "gainroute.save: parameter more is new and required",
+        ),
+        (
+            ["python", "gainroute", "load", "parameters"],
+            lambda parameters: parameters.clear(),
+            "parameter path is gone",
+        ),
+        (["commands", "fit"], lambda options: options.pop("--budget"), "gainroute fit --budget is gone"),
+        (["commands"], lambda commands: commands.pop("certs issue"), "gainroute certs issue is gone"),
+        (
+            ["commands", "train", "--budget"],
+            lambda option: option.update(required=True),
+            "gainroute train --budget is required now",
+        ),
+        (["settings", "party"], lambda keys: keys.pop("tls.ca"), "party setting tls.ca is gone"),
+        (["formats"], lambda formats: formats.update(record=0), "format of record: 0, was 1"),
+    ],
+)
+def test_what_would_break_users_is_noticed(path, edit, said):
+    now = public_surface.surface()
+    before = copy.deepcopy(now)
+    found = now
+    for key in path:
+        found = found[key]
+    edit(found)
+    assert any(said in line for line in public_surface.changes(before, now))
 
 
 def test_every_module_lists_what_it_exports():
@@ -56,6 +107,8 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path):
         check=True, capture_output=True, cwd=tmp_path,
     )  # fmt: skip
     wheel = next(tmp_path.glob("gainroute-*.whl"))
+    packages = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in packages if not name.endswith(".dist-info")} == {"gainroute"}
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "empty"], check=True)
     python = tmp_path / "empty/bin/python"
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
