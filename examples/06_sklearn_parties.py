@@ -81,7 +81,7 @@ def toml(value):
 
 
 async def coordinate(addresses, files, ids, y):
-    from gainroute.federation.transport.adapter import ConnectedParty
+    from gainroute.federation.transport.base import ConnectedParty
     from gainroute.federation.transport.grpc_client import GrpcConnection
 
     connections = [GrpcConnection(name, address, files) for name, address in addresses.items()]

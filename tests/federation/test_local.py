@@ -11,7 +11,8 @@ import httpx
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from up_helpers import Up, alive, tiny_run, until
+from up_helpers import Up, alive, tiny_run
+from waiting import wait_until
 
 from gainroute.cli import app
 
@@ -47,9 +48,9 @@ def test_it_answers_tells_of_a_dead_party_and_leaves_nothing_behind(run, tmp_pat
         assert folder.stat().st_mode & 0o077 == 0, "keys lie there"
         pids = [p["pid"] for p in told["parties"]]
         os.kill(pids[1], signal.SIGKILL)
-        until(lambda: "party right" in served.errors.read_text())
+        wait_until(lambda: "party right" in served.errors.read_text(), 30)
         assert "It is not restarted" in served.errors.read_text()
-        until(lambda: httpx.get(f"{served.url}/api/status").json()["parties"][1]["state"] == "unavailable")
+        wait_until(lambda: httpx.get(f"{served.url}/api/status").json()["parties"][1]["state"] == "unavailable", 30)
         assert served.ask(told["example_ids"][:2]).status_code == 503
         assert alive(pids[0])
         served.process.send_signal(signal.SIGINT)
@@ -64,7 +65,7 @@ def test_killed_outright_it_takes_its_processes_along(run, tmp_path):
     with Up(run, tmp_path) as served:
         pids = [p["pid"] for p in served.told["parties"]]
         os.kill(served.process.pid, signal.SIGKILL)
-        until(lambda: not any(map(alive, pids)))
+        wait_until(lambda: not any(map(alive, pids)), 30)
 
         def gone():
             try:
@@ -73,7 +74,7 @@ def test_killed_outright_it_takes_its_processes_along(run, tmp_path):
                 return True
             return False
 
-        until(gone)
+        wait_until(gone, 30)
 
 
 def test_what_cannot_be_served_is_said_before_anything_starts(run, tmp_path, monkeypatch):

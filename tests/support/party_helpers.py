@@ -1,9 +1,8 @@
-"""Parties over real sockets and real TLS, for tests: certificates made on the spot, stub models, port 0."""
+"""Parties over real sockets and real TLS, for tests: new certificates, stub models, port 0."""
 
 from __future__ import annotations
 
-import asyncio
-import time
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from gainroute.federation.party.model import version_of
 from gainroute.federation.party.process import PartyNode
-from gainroute.federation.party.settings import AuditSettings, PartySettings, QuotaSettings, SourceSettings, TlsSettings
-from gainroute.federation.party.sources import source_of, version_of
+from gainroute.federation.party.settings import AuditSettings, PartySettings, QuotaSettings, SourceSettings
+from gainroute.federation.party.sources import source_of
 from gainroute.federation.pki.authority import Authority
 from gainroute.federation.pki.certificates import CertificateFiles, Identity
-from gainroute.federation.transport.base import ModelDescription, PartyDescription
 from gainroute.federation.transport.grpc_client import ClientOptions, GrpcConnection
 from gainroute.federation.transport.in_process import InProcessConnection
 
@@ -44,19 +43,22 @@ class StubParty:
         return self.e[ids]
 
 
-class SlowParty(StubParty):
-    def __init__(self, seconds: float) -> None:
+class GatedParty(StubParty):
+    """Posteriors wait until the gate is opened."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.seconds = seconds
+        self.entered, self.gate = threading.Event(), threading.Event()
 
     def posteriors(self, ids: Any) -> Any:
-        time.sleep(self.seconds)
+        self.entered.set()
+        assert self.gate.wait(60)
         return super().posteriors(ids)
 
 
 @dataclass
 class Federation:
-    """An authority, and the files of whoever is asked for."""
+    """An authority, and the certificate files it issues."""
 
     folder: Path
     authority: Authority = field(init=False)
@@ -74,7 +76,7 @@ class Federation:
             name=name,
             coordinators=("main",),
             listen="127.0.0.1:0",
-            tls=TlsSettings(ca=files.ca, certificate=files.certificate, key=files.key),
+            tls=files,
             source=SourceSettings(columns=home / "unused.npz"),
             quota=QuotaSettings(samples_per_minute=0, embeddings_per_minute=0),
             audit=AuditSettings(path=home / "audit.jsonl"),
@@ -83,15 +85,16 @@ class Federation:
         return replace(made, **how)
 
 
-def source(parties: dict[str, Any], classes: Any = CLASSES, dimension: int = DIMENSION) -> Any:
-    return source_of(*(version_of(party, model, classes, dimension) for model, party in parties.items()))
+def versions(parties: Any) -> Any:
+    """Model versions of one party, or of several by hash."""
+    by_hash = parties if isinstance(parties, dict) else {MODEL: parties}
+    return [version_of(party, model, CLASSES, DIMENSION) for model, party in by_hash.items()]
 
 
 @asynccontextmanager
 async def serving(settings: PartySettings, parties: Any) -> Any:
-    """A party process's inside, listening on loopback."""
-    given = source(parties if isinstance(parties, dict) else {MODEL: parties}) if parties is not None else None
-    node = PartyNode(settings, source=given)
+    """A party that listens on loopback."""
+    node = PartyNode(settings, source=source_of(*versions(parties)))
     await node.start()
     try:
         yield node
@@ -111,22 +114,11 @@ async def connected(federation: Federation, node: PartyNode, name: str = "a", op
 @asynccontextmanager
 async def link(transport: str, federation: Federation, parties: Any, *, name: str = "a", **how: Any) -> Any:
     """A connection to a party: in process, or over gRPC with mutual TLS."""
-    by_hash = parties if isinstance(parties, dict) else {MODEL: parties}
     if transport == "in-process":
-        models = tuple(ModelDescription(model, DIMENSION) for model in by_hash)
-        description = PartyDescription(name, CLASSES, models, ("float32", "float16", "int8"))
-        connection = InProcessConnection(name, by_hash, description)
+        connection = InProcessConnection(name, versions(parties))
         yield connection
         await connection.close()
         return
     settings = federation.settings(name, **how)
-    async with serving(settings, by_hash) as node, connected(federation, node, name) as connection:
+    async with serving(settings, parties) as node, connected(federation, node, name) as connection:
         yield connection
-
-
-async def eventually(test: Any, seconds: float = 10.0) -> None:
-    """Wait until `test()` holds, for a bounded time."""
-    until = time.monotonic() + seconds
-    while not test():
-        assert time.monotonic() < until, "it did not come to that in time"
-        await asyncio.sleep(0.02)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -69,10 +68,3 @@ def alive(pid):
     except ProcessLookupError:
         return False
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def until(check, seconds=30):
-    end = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < end, "it did not come to that in time"
-        time.sleep(0.1)

@@ -12,7 +12,8 @@ from coordinator.fake_federation import federation
 from in_a_thread import Served
 from playwright.sync_api import expect, sync_playwright
 from typer.testing import CliRunner
-from up_helpers import Up, tiny_run, until
+from up_helpers import Up, tiny_run
+from waiting import wait_until
 
 from gainroute.cli import app
 from gainroute.federation.coordinator.settings import ControllerSettings, DriftSettings
@@ -87,7 +88,7 @@ def shows(locator, share, tolerance=6e-4):
         text = locator.inner_text().replace("%", "").replace("−", "-").strip()
         return text.replace(".", "").isdigit() and float(text) / 100 == pytest.approx(share, abs=tolerance)
 
-    until(there, PATIENCE / 1000)
+    wait_until(there, PATIENCE / 1000)
 
 
 def look_again(page, times):
@@ -226,7 +227,7 @@ def test_threshold_alarm_and_shadow_from_drift_to_a_new_router_and_back(opened, 
             up.answer()
             return line.count() and int(line.get_attribute("data-points")) >= 3
 
-        until(drawn, PATIENCE / 1000)
+        wait_until(drawn, PATIENCE / 1000)
         expect(page.locator("#control-about")).to_contain_text("points from the budget")
         expect(page.locator("#drift-list")).to_contain_text("✓ as in calibration")
         expect(alerts.locator("p")).to_have_count(0)
@@ -239,7 +240,7 @@ def test_threshold_alarm_and_shadow_from_drift_to_a_new_router_and_back(opened, 
             up.answer()
             return alerts.locator("p[data-key=alarm-collaboration]").count()
 
-        until(alarmed, PATIENCE / 1000)
+        wait_until(alarmed, PATIENCE / 1000)
         expect(alerts).to_contain_text("Collaboration has begun to hurt")
         expect(alerts).to_contain_text("the strong route was right on")
         expect(alerts).to_contain_text("What to do:")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from up_helpers import until
+from waiting import wait_until
 
 from benchmarks.soak_federation import MODEL_NAME, Federation, Process
 from benchmarks.soak_world import make_world
@@ -169,11 +169,11 @@ def test_a_full_disk_refuses_until_there_is_room(federation, disk, tmp_path):
             refused = running.ask(MANY)
             assert refused.status_code == 503
             assert "the decision log" in refused.json()["error"]
-        until(lambda: not running.ready(), 60)  # its own trials are small, and may find room for a while
-        until(lambda: not running.log_ok(), 60)
+        wait_until(lambda: not running.ready(), 60)  # its own trials are small, and may find room for a while
+        wait_until(lambda: not running.log_ok(), 60)
         assert running.logged() == written[-SHOWN:], "what was acknowledged is there, and nothing by halves"
         running.make_room()
-        until(running.ready, 60)
+        wait_until(running.ready, 60)
         after = outputs(running.ask(IDS))
         assert set(after["route"]) == WHOLE
         assert running.logged() == (written + after["decision_id"])[-SHOWN:]
@@ -189,10 +189,10 @@ def test_or_answers_and_marks_what_is_not_written_down(federation, disk, tmp_pat
             assert set(found["route"]) == {"degraded:unlogged"}
             assert (found["label"], found["escalated"]) == (before["label"], before["escalated"])
         assert running.ready(), "it answers"
-        until(lambda: not running.log_ok(), 60)
+        wait_until(lambda: not running.log_ok(), 60)
         assert running.logged() == written[-SHOWN:]
         running.make_room()
-        until(running.log_ok, 60)
+        wait_until(running.log_ok, 60)
         after = outputs(running.ask(IDS))
         assert set(after["route"]) == WHOLE
         assert running.logged() == (written + after["decision_id"])[-SHOWN:]

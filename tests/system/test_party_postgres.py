@@ -11,18 +11,19 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 from party_helpers import CLASSES, DIMENSION, Federation, StubParty, connected
+from waiting import wait_until
 
 from gainroute.errors import DataError
+from gainroute.federation.party.database_views import DatabaseViews
+from gainroute.federation.party.model import version_of
 from gainroute.federation.party.process import PartyNode
-from gainroute.federation.party.sources import source_of, version_of
-from gainroute.federation.party.views import SqlViews
+from gainroute.federation.party.sources import source_of
 from gainroute.federation.transport.base import PartyUnavailableError
 
 
@@ -60,14 +61,15 @@ def stop(process):
 
 def wait_for(url):
     engine = sa.create_engine(url)
-    until = time.monotonic() + 90
-    while True:
+
+    def up():
         try:
-            with engine.connect():
-                break
+            engine.connect().close()
         except sa.exc.OperationalError:
-            assert time.monotonic() < until, "the database does not come up"
-            time.sleep(0.1)
+            return False
+        return True
+
+    wait_until(up, 90)
     engine.dispose()
 
 
@@ -89,7 +91,7 @@ def url(server):
 
 
 def test_text_ids_in_a_schema(url):
-    store = SqlViews(url, "clinic.features", "patient")
+    store = DatabaseViews(url, "clinic.features", "patient")
     found = store.fetch(["p3", "nobody", "p2", "p3", "x'; drop table numbered; --", "a\0b"])
     assert found.positions.tolist() == [0, 2, 3]
     assert found.raw["age"].tolist() == [3.0, 2.0, 3.0]
@@ -101,16 +103,16 @@ def test_text_ids_in_a_schema(url):
 
 
 def test_whole_number_ids(url):
-    store = SqlViews(url, "numbered")
+    store = DatabaseViews(url, "numbered")
     assert store.fetch(["8", "08", "9", "99999999999999999999", "x"]).positions.tolist() == [0]
     store.close()
     with pytest.raises(DataError, match="no table"):
-        SqlViews(url, "clinic.nothing")
+        DatabaseViews(url, "clinic.nothing")
 
 
 def test_a_party_answers_from_its_database_and_says_when_that_is_away(server, url, tmp_path):
     """Last of this file: it stops the database."""
-    store = SqlViews(url, "numbered")
+    store = DatabaseViews(url, "numbered")
 
     class FromDatabase(StubParty):
         def __init__(self):

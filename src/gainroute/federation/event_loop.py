@@ -1,4 +1,4 @@
-"""The event loop that parties and coordinators run in."""
+"""The event loop of parties and coordinators."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 __all__ = ["run"]
 
-COLLECT_AFTER = 10_000  # objects made and not gone; 700 is Python's own
+COLLECT_AFTER = 10_000  # allocations between garbage collections; Python's default is 700
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, in uvloop where there is one.
+    """Run a coroutine to completion, in uvloop where it is available.
 
-    A request makes a dozen turns of the loop at the coordinator and half as many at each party; docs/decisions/0004
-    has what that saves. What was loaded by now stays for good, and a request leaves few cycles behind: the collector
-    of these need not look at the one, nor as often at the other.
+    A request takes about a dozen turns of the loop at the coordinator and half as many at each party; see
+    docs/decisions/0004 for what uvloop saves. Objects loaded before this call live as long as the process, and a
+    request leaves few cycles behind, so the garbage collector skips the former and runs less often.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
-    if sys.platform == "win32":  # not built for it
+    if sys.platform == "win32":  # uvloop does not support Windows
         asyncio.run(main)
         return
     import uvloop

@@ -1,4 +1,4 @@
-"""Structured logs: a JSON object a line, on stderr."""
+"""Structured logs: one JSON object per line, on stderr."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ import logging
 import sys
 from datetime import datetime, timezone
 
-__all__ = ["JsonFormatter", "log_to_stderr"]
+__all__ = ["JsonFormatter", "log_to_stderr", "timestamp"]
 
-_JSON = json.JSONEncoder(ensure_ascii=False, default=str)  # built once: building it takes longer than a line does
+_JSON = json.JSONEncoder(ensure_ascii=False, default=str)  # built once: building it takes longer than encoding a line
 _OWN = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 
 
+def timestamp(seconds: float) -> str:
+    """Format seconds since 1970 as ISO 8601 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
+
+
 class JsonFormatter(logging.Formatter):
-    """A record as one JSON object: time, level, event, where it came from, and everything given as `extra`."""
+    """Formats a record as a JSON object: time, level, event, logger, and everything passed as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return one line."""
         entry = {
-            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "time": timestamp(record.created),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
             "logger": record.name,

@@ -12,14 +12,16 @@ import pytest
 pytest.importorskip("grpc")
 
 from fake_federation import IDS, NAMES, K, M, TableParty, federation, outputs
-from party_helpers import Federation, source
+from party_helpers import Federation
 from party_helpers import PartyNode as Node
 from waiting import until
 
 from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.coordinator import Coordinator
-from gainroute.federation.coordinator.server import certificate_days, grpc_connection
+from gainroute.federation.coordinator.server import certificate_days, connect_party
 from gainroute.federation.coordinator.settings import CoordinatorTls, PartyEndpoint
+from gainroute.federation.party.model import version_of
+from gainroute.federation.party.sources import source_of
 
 
 def test_answers_over_grpc_are_those_of_the_library_and_a_lost_party_comes_back(tmp_path):
@@ -32,7 +34,7 @@ def test_answers_over_grpc_are_those_of_the_library_and_a_lost_party_comes_back(
         served = TableParty(party, f"one-{party.name}")
         served.ids = IDS
         settings = certificates.settings(party.name, **how)
-        return Node(settings, source=source({served.model: served}, fed.parties[0].classes, K + 1))
+        return Node(settings, source=source_of(version_of(served, served.model, fed.parties[0].classes, K + 1)))
 
     async def work():
         nodes = [node(party) for party in fed.parties]
@@ -43,7 +45,7 @@ def test_answers_over_grpc_are_those_of_the_library_and_a_lost_party_comes_back(
                 stack.push_async_callback(one.stop, 0.2)
             table = tuple(PartyEndpoint(name=name, address=one.address) for name, one in zip(NAMES, nodes, strict=True))
             settings = fed.having(party=table, tls=tls, rounds={"one_seconds": 5.0, "two_seconds": 5.0}).settings
-            connections = [grpc_connection(party, settings.tls) for party in settings.party]
+            connections = [connect_party(party, settings.tls) for party in settings.party]
             coordinator = Coordinator(
                 settings, connections, load_fusion=fed.load_fusion,
                 certificates=lambda: certificate_days(settings, connections),

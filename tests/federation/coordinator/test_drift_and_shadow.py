@@ -17,7 +17,7 @@ import pytest
 from fake_federation import ADMIN, CLASSES, IDS, K, N, child_environment, federation, running
 from test_coordinator_process import SCRIPT
 from typer.testing import CliRunner
-from up_helpers import until
+from waiting import wait_until
 
 import gainroute as gr
 from gainroute.cli import app
@@ -270,7 +270,7 @@ def test_an_alarm_survives_a_kill(tmp_path):
         return any(alarm["name"] == "collaboration" for alarm in alarms(url))
 
     with process() as url:
-        until(lambda: alarmed(url), 60)
+        wait_until(lambda: alarmed(url), 60)
         before = alarms(url)
     with process() as url:
         assert alarms(url)[0] == before[0]

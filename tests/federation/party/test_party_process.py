@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import typer
-from party_helpers import QUICK, Federation, StubParty, eventually
+from party_helpers import QUICK, Federation, StubParty
 from typer.testing import CliRunner
+from waiting import until
 
 from gainroute.cli.party import register
 from gainroute.federation.transport.base import PartyRefusedError, PartyUnavailableError
@@ -75,32 +75,43 @@ class Process:
         self.log.close()
 
 
-SLOW = """
-import time
+GATED = """
+import pathlib
 import numpy as np
-class Slow:
-    class_names, dimension, model_hash = ["x", "y"], 2, "slow"
+class Gated:
+    class_names, dimension, model_hash = ["x", "y"], 2, "gated"
     def posteriors(self, ids):
-        time.sleep(1.0)
+        pathlib.Path(__file__).with_name("gate").read_bytes()  # a pipe: waits until it is written to
         return np.full((len(ids), 2), 0.5)
     def embeddings(self, ids):
         return np.zeros((len(ids), 2))
 def make_party():
-    return Slow()
+    return Gated()
 """
 
 
-def test_sigterm_finishes_what_is_in_flight_and_exits_with_0(federation):
-    (federation.folder / "slow_party.py").write_text(SLOW)
-    config = write_config(federation, '[source]\nfactory = "slow_party:make_party"')
+def opened(gate):
+    """The writing end of a pipe, or None while nobody reads from it."""
+    try:
+        return os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+def test_sigterm_finishes_requests_in_flight_and_exits_with_0(federation):
+    (federation.folder / "gated_party.py").write_text(GATED)
+    os.mkfifo(gate := federation.folder / "gate")
+    config = write_config(federation, '[source]\nfactory = "gated_party:make_party"')
 
     async def main(process):
         connection = GrpcConnection("a", process.told["address"], federation.files("coordinator", "main"), QUICK)
         told = await connection.describe()
         assert told.classes == ("x", "y")
-        waiting = asyncio.ensure_future(connection.posteriors(["1"], model="slow", request_id="last"))
-        await asyncio.sleep(0.3)
+        waiting = asyncio.ensure_future(connection.posteriors(["1"], model="gated", request_id="last"))
+        pipe = await until(lambda: opened(gate))
         os.kill(process.told["pid"], signal.SIGTERM)
+        await until(lambda: "draining" in (federation.folder / "stderr").read_text())
+        os.close(pipe)
         reply = await asyncio.wait_for(waiting, 10)
         np.testing.assert_array_equal(reply.values, [[0.5, 0.5]])
         await connection.close()
@@ -139,14 +150,15 @@ def test_versions_come_and_go_without_a_restart_and_kill_9_is_survived_by_the_co
             await ask("new")
         write_columns(models / "new.npz", new.ids, new.p, new.e, NAMES, "new")
         os.kill(process.told["pid"], signal.SIGHUP)
-        until = time.monotonic() + 10
-        while "new" not in [model.hash for model in (await connection.describe()).models]:
-            assert time.monotonic() < until
-            await asyncio.sleep(0.05)
+
+        async def described():
+            return "new" in [model.hash for model in (await connection.describe()).models]
+
+        await until(described)
         for party, model in ((new, "new"), (old, "old")):
             np.testing.assert_array_equal(await ask(model), party.p[[5]])
         os.kill(process.told["pid"], signal.SIGKILL)
-        await eventually(lambda: not connection.connected)
+        await until(lambda: not connection.connected)
         with pytest.raises(PartyUnavailableError):
             await ask("new")
         await connection.close()

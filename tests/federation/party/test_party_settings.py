@@ -60,11 +60,11 @@ def test_the_environment_goes_over_the_file():
         ('name = "a"\nworkers = true', "of type int"),
         ('name = "a"\nworkers = 0', "at least 1"),
         ('name = "a"\ncodecs = ["zip"]', "float32, float16, int8"),
-        ('name = "a"\nlog_level = "loud"', "debug, info"),
+        ('name = "a"\nlog_level = "loud"', "'debug', 'info'"),
         ('name = "a"\nmax_message_bytes = 5', "max_message_bytes is 5"),
         ('name = "a"\nquota = 5', "it has to be a table"),
         ('name = "a"\nquota = {samples_per_minute = -1}', "samples_per_minute is -1"),
-        ('name = "a"\nviews = {url = "sqlite://"}', "both or neither"),
+        ('name = "a"\nviews = {url = "sqlite://"}', "give both or neither"),
         ('name = "a"\nviews = {path = "v.npz"}', "needs no views"),
         ('name = "a', "not valid TOML"),
     ],
@@ -80,7 +80,7 @@ def test_what_cannot_be_says_value_and_remedy(change, told):
         ("", "exactly one of run, factory, columns"),
         ('columns = "a"\nrun = "b"', "run, columns; exactly one"),
         ('run = "b"\nmodels = "c"', "belong to source.factory"),
-        ('run = "b"\nclasses = ["x", "y"]', "names its classes itself"),
+        ('run = "b"\nclasses = ["x", "y"]', "states its classes itself"),
     ],
 )
 def test_one_source_and_only_one(source, told):

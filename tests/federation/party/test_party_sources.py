@@ -15,9 +15,10 @@ import pytest
 from party_helpers import StubParty
 
 from gainroute.errors import DataError, SettingError
+from gainroute.federation.party.database_views import DatabaseViews
+from gainroute.federation.party.file_views import FileViews
 from gainroute.federation.party.settings import SourceSettings
 from gainroute.federation.party.sources import open_source
-from gainroute.federation.party.views import FileViews, SqlViews
 from gainroute.io.party_answers import read_columns, write_columns
 from gainroute.io.run_folder import PartyFolder, hash_version_folder
 
@@ -228,7 +229,7 @@ def test_a_trained_folder_serves_its_views_and_others_alike(tmp_path):
         connection.execute("create table v (id integer, x0 real, x1 real)")
         connection.executemany("insert into v values (?, ?, ?)", [(11, 1.0, 3.0), (12, 5.0, 7.0)])
     connection.close()
-    sql = SqlViews(f"sqlite:///{tmp_path / 'v.db'}", "v")
+    sql = DatabaseViews(f"sqlite:///{tmp_path / 'v.db'}", "v")
     for store in (FileViews(tmp_path / "raw.npz"), sql):
         other = next(iter(open_source(SourceSettings(run=tmp_path / "run"), "a", store).scan().values()))
         np.testing.assert_allclose(other.posteriors(["12", "none", "11"]), given, rtol=1e-6)

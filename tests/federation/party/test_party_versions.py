@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 from party_helpers import Federation, StubParty, connected
+from waiting import until
 
 from gainroute.federation.party.process import PartyNode
 from gainroute.federation.party.settings import SourceSettings
@@ -33,7 +34,12 @@ def test_versions_come_and_go_under_load(tmp_path):
         node = PartyNode(settings)
         await node.start()
         async with connected(federation, node) as connection:
-            known, stop, answered = ["m0"], asyncio.Event(), [0]
+            known, stop, answered = ["m0"], asyncio.Event(), [0, 0, 0]
+
+            async def everyone_answered():
+                """Wait until every request that is in flight now has been answered."""
+                before = list(answered)
+                await until(lambda: all(now > then for now, then in zip(answered, before, strict=True)))
 
             async def load(seed):
                 rng = np.random.default_rng(seed)
@@ -45,7 +51,7 @@ def test_versions_come_and_go_under_load(tmp_path):
                     posterior, embedding = await asyncio.gather(first, second)
                     np.testing.assert_array_equal(posterior.values, parties[model].p[ids])
                     np.testing.assert_array_equal(embedding.values, parties[model].e[ids])
-                    answered[0] += 1
+                    answered[seed] += 1
 
             loads = [asyncio.ensure_future(load(seed)) for seed in range(3)]
             for i in range(1, 6):
@@ -53,15 +59,14 @@ def test_versions_come_and_go_under_load(tmp_path):
                 (models / "half.npz").write_bytes(b"half copied")
                 await node.rescan()
                 known.append(f"m{i}")
-                await asyncio.sleep(0.05)
+                await everyone_answered()
             (models / "m0.npz").unlink()
             known.remove("m0")
-            await asyncio.sleep(0.2)
+            await everyone_answered()
             await node.rescan()
-            await asyncio.sleep(0.1)
+            await everyone_answered()
             stop.set()
             await asyncio.gather(*loads)
-            assert answered[0] > 10
             assert {m.hash for m in (await connection.describe()).models} == set(parties) - {"m0"}
             for model in parties:
                 (models / f"{model}.npz").unlink(missing_ok=True)
@@ -84,15 +89,13 @@ def test_a_long_name_does_not_flood_the_logs(tmp_path):
         async with connected(federation, node) as connection:
             await connection.describe()
             ask = pb.Request(round=7, model="m" * 10**6, request_id="r" * 10**6, codec="c" * 10**6, ids=["1"])
-            response = await connection._session.send(ask, lambda said: said)
+            response = await connection._session.request(ask)
             assert response.failure.code == pb.Failure.CODE_INVALID
             ask.round = 1
-            assert (
-                await connection._session.send(ask, lambda said: said)
-            ).failure.code == pb.Failure.CODE_UNKNOWN_MODEL
+            assert (await connection._session.request(ask)).failure.code == pb.Failure.CODE_UNKNOWN_MODEL
             for wrong in ({"ids": []}, {"round": 2, "codec": "zip"}, {"ids": ["1"] * 70_000}):
                 ask = pb.Request(**{"round": 1, "model": "m", "ids": ["1"], **wrong})
-                assert (await connection._session.send(ask, lambda said: said)).WhichOneof("result") == "failure"
+                assert (await connection._session.request(ask)).WhichOneof("result") == "failure"
         await node.stop(1)
 
     asyncio.run(asyncio.wait_for(main(), 30))

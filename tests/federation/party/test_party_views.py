@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from gainroute.errors import DataError
+from gainroute.federation.party.database_views import DatabaseViews
+from gainroute.federation.party.file_views import FileViews
 from gainroute.federation.party.settings import ViewSettings
-from gainroute.federation.party.views import FileViews, SqlViews, open_views
+from gainroute.federation.party.views import open_views
 
 
 def test_npz_by_text_in_the_order_asked(tmp_path):
@@ -64,7 +66,7 @@ def database(tmp_path):
 
 
 def test_sql_by_whole_number(database):
-    store = SqlViews(database, "people")
+    store = DatabaseViews(database, "people")
     found = store.fetch(["5", "x", "4", "05", "-1", "99999999999999999999", "1e3", "५"])
     assert found.positions.tolist() == [0, 2]
     assert found.raw["age"].tolist() == [5.0, 4.0]
@@ -78,7 +80,7 @@ def test_sql_by_whole_number(database):
 
 
 def test_sql_by_text_with_nothing_escaped_by_hand(database):
-    store = SqlViews(database, "named", columns=("age",))
+    store = DatabaseViews(database, "named", columns=("age",))
     found = store.fetch(["7", "x'; drop table named", "007", "a\0b", "07"])
     assert found.positions.tolist() == [0, 1, 2]
     assert found.raw["age"].tolist() == [2.0, 3.0, 1.0]
@@ -98,5 +100,5 @@ def test_sql_by_text_with_nothing_escaped_by_hand(database):
 )
 def test_a_database_that_cannot_be_used_says_why_and_no_password(database, how, told):
     with pytest.raises(DataError, match=told) as caught:
-        SqlViews(**{"url": database, **how})
+        DatabaseViews(**{"url": database, **how})
     assert "secret" not in str(caught.value)

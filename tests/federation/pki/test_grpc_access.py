@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from grpc import aio
-from party_helpers import MODEL, QUICK, Federation, StubParty, connected, eventually, serving
+from party_helpers import MODEL, QUICK, Federation, StubParty, connected, serving
+from waiting import until
 
 from gainroute.errors import SettingError
 from gainroute.federation.pki.certificates import Identity, read_certificate
@@ -140,7 +141,7 @@ def test_only_the_coordinators_named_are_answered(who, federation, tmp_path):
     assert run(main()) == [CALLERS[who]] * 3
 
 
-def test_a_denied_certificate_is_cut_off_at_once_and_let_in_again(federation, tmp_path):
+def test_a_denied_certificate_is_cut_off_at_once_and_let_in_again(federation, tmp_path, caplog):
     denied = tmp_path / "denied.txt"
     denied.write_text("# nobody yet\n")
     files = federation.files("coordinator", "main")
@@ -156,12 +157,12 @@ def test_a_denied_certificate_is_cut_off_at_once_and_let_in_again(federation, tm
                 await connection.posteriors([1], **ask)
             with pytest.raises(PartyRefusedError, match="deny-list"):
                 await connection.describe()
-            denied.write_text("not a fingerprint\n")  # a slip of the pen lets nobody in
-            await asyncio.sleep(0.3)
+            denied.write_text("not a fingerprint\n")  # a typing error lets nobody in
+            await until(lambda: "not reloaded" in caplog.text)  # by the next attempt to reconnect
             with pytest.raises(PartyRefusedError, match="deny-list"):
                 await connection.describe()
             denied.write_text("")
-            await eventually(lambda: connection.connected)
+            await until(lambda: connection.connected)
             await connection.posteriors([1], **ask)
             await connection.close()
 
@@ -242,7 +243,7 @@ def test_a_party_does_not_start_with_anothers_or_an_expired_certificate(federati
     from gainroute.federation.party.process import PartyNode
 
     settings = federation.settings("b")
-    with pytest.raises(SettingError, match="certificate of party 'b', and this is party 'a'"):
+    with pytest.raises(SettingError, match="certificate of party 'b', but this is party 'a'"):
         PartyNode(replace(settings, name="a"))
     federation.files("party", "b", days=1, now=datetime.now(timezone.utc) - timedelta(days=2))
     with pytest.raises(SettingError, match="expired"):
@@ -270,9 +271,9 @@ def test_certificates_of_both_sides_rotate_under_load_without_one_failed_answer(
                     seen = connection._session
                     federation.files(role, name, days=400)  # key and certificate replaced in place
                     if role == "coordinator":
-                        await eventually(lambda seen=seen: connection._session is not seen)
+                        await until(lambda seen=seen: connection._session is not seen)
                 mark = done[0]
-                await eventually(lambda: done[0] > mark + 20)
+                await until(lambda: done[0] > mark + 20)
                 await connection.describe()
                 assert connection.certificate_expires > before + timedelta(days=200)
             finally:

@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from party_helpers import CLASSES, DIMENSION, MODEL, Federation, SlowParty, StubParty, link
+from party_helpers import CLASSES, DIMENSION, MODEL, Federation, GatedParty, StubParty, link
 from synthetic import world
+from waiting import until
 
 import gainroute as gr
-from gainroute.federation.transport.adapter import ConnectedParty
-from gainroute.federation.transport.base import PartyRefusedError, PartyUnavailableError
+from gainroute.federation.transport.base import ConnectedParty, PartyRefusedError, PartyUnavailableError
 from gainroute.routing.payload import encode, round_trip
 
 TRANSPORTS = ["in-process", "grpc"]
@@ -188,15 +188,17 @@ def test_many_calls_at_once_each_get_their_own_answer(ask):
 
 
 def test_a_caller_that_stops_waiting_disturbs_nobody(ask):
-    async def impatient(connection):
-        await connection.describe()
-        other = asyncio.ensure_future(posteriors([2])(connection))
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(posteriors([1])(connection), 0.05)
-        first = await other
-        return first, await posteriors([3])(connection)
+    party = GatedParty()
 
-    party = SlowParty(0.3)
+    async def impatient(connection):
+        other = asyncio.ensure_future(posteriors([2])(connection))
+        abandoned = asyncio.ensure_future(posteriors([1])(connection))
+        await until(party.entered.is_set)
+        abandoned.cancel()
+        await asyncio.wait({abandoned})
+        party.gate.set()
+        return await other, await posteriors([3])(connection)
+
     first, second = ask(party, impatient)
     np.testing.assert_array_equal(first.values, party.p[[2]])
     np.testing.assert_array_equal(second.values, party.p[[3]])

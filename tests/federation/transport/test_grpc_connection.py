@@ -15,12 +15,12 @@ from party_helpers import (
     MODEL,
     QUICK,
     Federation,
-    SlowParty,
+    GatedParty,
     StubParty,
     connected,
-    eventually,
     serving,
 )
+from waiting import until
 
 from gainroute.errors import SettingError
 from gainroute.federation.pki.certificates import CertificateFiles
@@ -58,12 +58,12 @@ def test_a_party_that_is_not_there_fails_fast_and_is_found_when_it_comes(federat
                 await connection.posteriors([1], **ASK)
         assert connection.certificate_expires is None
         async with serving(federation.settings(listen=listen), party):
-            await eventually(lambda: connection.connected)
+            await until(lambda: connection.connected)
             reply = await connection.posteriors([1], **ASK)
             np.testing.assert_array_equal(reply.values, party.p[[1]])
-        await eventually(lambda: not connection.connected)
+        await until(lambda: not connection.connected)
         async with serving(federation.settings(listen=listen), party):
-            await eventually(lambda: connection.connected)
+            await until(lambda: connection.connected)
             await connection.posteriors([1], **ASK)
         await connection.close()
         with pytest.raises(PartyUnavailableError, match="closed"):
@@ -72,31 +72,33 @@ def test_a_party_that_is_not_there_fails_fast_and_is_found_when_it_comes(federat
     run(main())
 
 
-def test_what_waits_when_a_party_dies_is_told_so(federation):
+def test_requests_in_flight_fail_when_a_party_dies(federation):
+    party = GatedParty()
+
     async def main():
-        async with serving(federation.settings(), SlowParty(1.0)) as node, connected(federation, node) as connection:
-            await connection.describe()
+        async with serving(federation.settings(), party) as node, connected(federation, node) as connection:
             waiting = [asyncio.ensure_future(connection.posteriors([i], **ASK)) for i in range(3)]
-            await asyncio.sleep(0.1)
-            await node._server._server.stop(0)  # as if the process were gone
+            await until(party.entered.is_set)
+            await node._server._server.stop(0)  # as if the process had ended
             results = await asyncio.gather(*waiting, return_exceptions=True)
+            party.gate.set()
             assert all(isinstance(result, PartyUnavailableError) for result in results)
 
     run(main())
 
 
-def test_draining_finishes_what_is_in_flight_and_takes_nothing_new(federation):
-    party = SlowParty(0.4)
+def test_draining_finishes_requests_in_flight_and_refuses_new_ones(federation):
+    party = GatedParty()
 
     async def main():
         async with serving(federation.settings(), party) as node, connected(federation, node) as connection:
-            await connection.describe()
             inside = asyncio.ensure_future(connection.posteriors([1], **ASK))
-            await asyncio.sleep(0.1)
-            stopping = asyncio.ensure_future(node.stop(5))
-            await asyncio.sleep(0.05)
+            await until(party.entered.is_set)
+            stopping = asyncio.ensure_future(node.stop(30))
+            await until(node._server._servicer.draining.is_set)
             with pytest.raises(PartyUnavailableError):
                 await connection.posteriors([2], **ASK)
+            party.gate.set()
             np.testing.assert_array_equal((await inside).values, party.p[[1]])
             await stopping
 
@@ -111,28 +113,32 @@ def test_a_connection_is_refreshed_by_age_without_a_failed_answer(federation):
             serving(federation.settings(), StubParty()) as node,
             connected(federation, node, options=options) as connection,
         ):
-            await connection.describe()
-            sessions = {id(connection._session)}
-            kept = [connection._session]  # so that no address is used twice
-            for _ in range(40):
+            sessions = set()
+
+            async def replaced_twice():
                 await connection.posteriors([1], **ASK)
-                await asyncio.sleep(0.02)
-                sessions.add(id(connection._session))
-                kept.append(connection._session)
-            assert len(sessions) > 2
+                sessions.add(connection._session)
+                return len(sessions) > 2
+
+            await until(replaced_twice)
 
     run(main())
 
 
-def test_a_given_up_request_is_not_computed_when_its_turn_comes(federation):
-    party = SlowParty(0.3)
+def test_a_withdrawn_request_is_not_computed_when_its_turn_comes(federation):
+    party = GatedParty()
 
     async def main():
         async with serving(federation.settings(), party) as node, connected(federation, node) as connection:
             first = asyncio.ensure_future(connection.posteriors([1], **ASK))
-            await eventually(lambda: connection.connected)
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(connection.posteriors([2], **ASK), 0.1)
+            await until(party.entered.is_set)
+            second = asyncio.ensure_future(connection.posteriors([2], **ASK))
+            # A stream is read in order: once this one is refused, the party has seen everything sent before it.
+            await connection._session.request(pb.Request(round=7))
+            second.cancel()
+            await asyncio.wait({second})
+            await connection._session.request(pb.Request(round=7))
+            party.gate.set()
             await first
             await connection.posteriors([3], **ASK)
 
@@ -140,8 +146,8 @@ def test_a_given_up_request_is_not_computed_when_its_turn_comes(federation):
     assert party.calls == 2
 
 
-def test_a_request_given_up_while_its_answer_is_being_sent_holds_up_no_other():
-    """gRPC sends one message at a time, and goes on sending where the sender is cancelled."""
+def test_a_request_withdrawn_while_its_answer_is_being_sent_delays_no_other():
+    """gRPC sends one message at a time, and goes on sending when the sender is cancelled."""
     from gainroute.federation.pki.access import Caller
     from gainroute.federation.transport.grpc_server import _Stream
 
@@ -159,19 +165,17 @@ def test_a_request_given_up_while_its_answer_is_being_sent_holds_up_no_other():
             return False
 
     class Service:
-        def answer(self, caller, request):
-            async def later():
-                return pb.Response(correlation=request.correlation)
-
-            return later()
+        async def answer(self, caller, request):
+            return pb.Response(correlation=request.correlation)
 
     async def main():
         stream = _Stream(Service(), Context(), 8)
         for number in (1, 2):
-            await stream.take(Caller("main", "ff"), pb.Request(correlation=number))
-        await eventually(lambda: busy[0])
-        stream.forget(1)
-        await asyncio.sleep(0.01)
+            await stream.accept(Caller("main", "ff"), pb.Request(correlation=number))
+        await until(lambda: busy[0])
+        stream.withdraw(1)
+        for _ in range(10):  # turns of the loop in which a cancellation would take effect
+            await asyncio.sleep(0)
         gate.set()
         await stream.finish()
 
@@ -223,8 +227,8 @@ def test_a_message_longer_than_the_party_reads_ends_the_stream_and_nothing_else(
             await connection.describe()
             session = connection._session
             with pytest.raises(PartyRefusedError, match="too long"):
-                await session.send(pb.Request(round=1, model=MODEL, ids=["1" * 100] * 5000), lambda said: said)
-            await eventually(lambda: connection.connected)
+                await session.request(pb.Request(round=1, model=MODEL, ids=["1" * 100] * 5000))
+            await until(lambda: connection.connected)
             await connection.posteriors([1], **ASK)
 
     run(main())
@@ -339,9 +343,11 @@ def test_an_answer_to_nobody_is_dropped(federation):
 
     async def main():
         async with lied_to(federation, answer) as connection:
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(connection.posteriors(["1", "2"], **ASK), 0.2)
+            first = asyncio.ensure_future(connection.posteriors(["1", "2"], **ASK))
+            await until(lambda: asked)
             assert (await connection.posteriors(["1", "2"], **ASK)).values.shape == (2, 3)
+            assert not first.done()
+            first.cancel()
 
     run(main())
 

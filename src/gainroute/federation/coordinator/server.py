@@ -19,29 +19,29 @@ from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.settings import CoordinatorSettings, CoordinatorTls, PartyEndpoint
 from gainroute.federation.coordinator.tls import FrontDoorCertificate
 from gainroute.federation.event_loop import run
-from gainroute.federation.transport.base import PartyConnection
+from gainroute.federation.transport.base import PartyConnection, connect
 
-__all__ = ["ConnectionFactory", "certificate_days", "grpc_connection", "run_coordinator", "serve"]
+__all__ = ["ConnectionFactory", "certificate_days", "connect_party", "run_coordinator", "serve"]
 
 log = logging.getLogger("gainroute.coordinator")
 
 ConnectionFactory = Callable[[PartyEndpoint, CoordinatorTls], PartyConnection]
 
 
-def grpc_connection(party: PartyEndpoint, tls: CoordinatorTls) -> PartyConnection:
-    """Reach a party by gRPC with mutual TLS."""
+def connect_party(party: PartyEndpoint, tls: CoordinatorTls) -> PartyConnection:
+    """Connect to a party by the transport that its address names; gRPC with mutual TLS by default."""
     from gainroute.federation.pki.certificates import CertificateFiles
-    from gainroute.federation.transport.grpc_client import GrpcConnection
 
-    if tls.ca is None or tls.certificate is None or tls.key is None:
-        raise SettingError("tls: ca, certificate and key are needed to reach parties; gainroute certs makes them")
-    return GrpcConnection(party.name, party.address, CertificateFiles(tls.ca, tls.certificate, tls.key))
+    files = None
+    if tls.ca is not None and tls.certificate is not None and tls.key is not None:
+        files = CertificateFiles(tls.ca, tls.certificate, tls.key)
+    return connect(party.name, party.address, files)
 
 
 def run_coordinator(
     settings: CoordinatorSettings,
     *,
-    connect: ConnectionFactory = grpc_connection,
+    connect: ConnectionFactory = connect_party,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain.
@@ -63,7 +63,7 @@ def run_coordinator(
 async def serve(
     settings: CoordinatorSettings,
     *,
-    connect: ConnectionFactory = grpc_connection,
+    connect: ConnectionFactory = connect_party,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """`run_coordinator` within a loop that runs already."""

@@ -1,3 +1,3 @@
-"""What runs a party: settings, where answers and views come from, quotas, the audit log, and the process itself."""
+"""The party process: settings, model versions, views, quotas, the audit log and the service itself."""
 
 __all__: list[str] = []

@@ -1,34 +1,34 @@
-"""The party's own record of who asked for what: JSON lines, appended, put aside by size."""
+"""The party's audit log of every request: JSON lines, append-only, rotated by size."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from functools import lru_cache
-from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 
 from gainroute.errors import SettingError
+from gainroute.federation.logging import timestamp
 
 __all__ = ["AuditLog"]
 
 
 class AuditLog:
-    """Appends a line for every request, flushed before the answer leaves.
+    """Appends one line per request, written before the answer is sent.
 
     Parameters
     ----------
     path
-        Of the file; its folder must exist.
+        The file. Its folder must exist.
     max_bytes
-        Size at which it is put aside as ``<path>.<time>``.
+        Size at which the file is rotated to ``<path>.<time>``.
     keep
-        Files put aside that are kept; 0 keeps all.
+        Number of rotated files to keep; 0 keeps all.
     sync
-        Whether each line is forced to the disk.
+        Whether each line is forced to disk.
     clock
         Seconds since 1970.
     """
@@ -53,7 +53,7 @@ class AuditLog:
         except OSError as error:
             raise SettingError(
                 f"the audit log {self._path} cannot be written ({error.strerror}): name a file in a folder that exists "
-                "and belongs to the party"
+                "and that the party may write to"
             ) from error
         self._size = os.fstat(descriptor).st_size
         return descriptor
@@ -70,41 +70,40 @@ class AuditLog:
         unknown: int,
         outcome: str,
     ) -> None:
-        """Append a line. Raises OSError where it cannot be written: then nothing may be answered.
+        """Append a line. Raises OSError if it cannot be written; the request must then not be answered.
 
         Parameters
         ----------
         coordinator, fingerprint
-            Who asked.
+            The caller.
         request_id
-            As the coordinator calls it.
+            Chosen by the coordinator.
         round_
-            1 posteriors, 2 embeddings, 0 neither.
+            1 for posteriors, 2 for embeddings, 0 for neither.
         model
-            The version asked for.
+            Model version requested.
         count, unknown
-            Ids asked for, and those of them that the party does not have.
+            Number of ids requested, and how many of them the party does not have.
         outcome
             "answered", or why not.
         """
-        # By hand: with `json.dumps` a line takes twice as long, and it is on the way of every answer.
-        line = (
-            f'{{"time": "{_stamp(self._clock())}", "coordinator": {quoted(coordinator)}, '
-            f'"fingerprint": {quoted(fingerprint)}, "request_id": {quoted(request_id)}, "round": {round_:d}, '
-            f'"model": {quoted(model)}, "count": {count:d}, "unknown": {unknown:d}, '
-            f'"outcome": {quoted(outcome)}}}\n'
-        ).encode()
+        entry = {
+            "time": timestamp(self._clock()), "coordinator": coordinator, "fingerprint": fingerprint,
+            "request_id": request_id, "round": round_, "model": model, "count": count, "unknown": unknown,
+            "outcome": outcome,
+        }  # fmt: skip
+        line = f"{json.dumps(entry)}\n".encode()
         if self._size and self._size + len(line) > self._max_bytes:
-            self._put_aside()
-        written = os.write(self._file, line)  # unbuffered: with the operating system before the answer leaves
+            self._rotate()
+        written = os.write(self._file, line)  # unbuffered: the operating system has it before the answer is sent
         self._size += written
         if written < len(line):
-            os.write(self._file, b"\n")  # what is half written stays a line of its own
-            raise OSError(errno.ENOSPC, f"{written} of {len(line)} bytes were written")
+            os.write(self._file, b"\n")  # so that the incomplete line does not spoil the next one
+            raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes were written")
         if self._sync:
             os.fsync(self._file)
 
-    def _put_aside(self) -> None:
+    def _rotate(self) -> None:
         os.close(self._file)
         stamp = datetime.fromtimestamp(self._clock(), timezone.utc).strftime("%Y%m%dT%H%M%S")
         number = 0
@@ -117,18 +116,7 @@ class AuditLog:
         self._file = self._open()
 
     def close(self) -> None:
-        """Let go of the file; once is enough."""
+        """Close the file. Closing it again does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-
-def _stamp(moment: float) -> str:
-    """A time as ISO 8601, to the millisecond."""
-    seconds, rest = divmod(moment, 1)
-    return f"{_second(int(seconds))}.{int(1000 * rest):03d}+00:00"
-
-
-@lru_cache(maxsize=4)
-def _second(moment: int) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")

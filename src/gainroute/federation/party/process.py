@@ -1,4 +1,4 @@
-"""The party process: beside its own data, answering the coordinators it names."""
+"""The party process: it runs beside the party's data and answers the coordinators named in its settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from typing import Any
 from gainroute.errors import SettingError
 from gainroute.federation.event_loop import run
 from gainroute.federation.logging import log_to_stderr
-from gainroute.federation.party.audit import AuditLog
-from gainroute.federation.party.quota import Quota
-from gainroute.federation.party.service import Answering
+from gainroute.federation.party.service import PartyService
 from gainroute.federation.party.settings import PartySettings
-from gainroute.federation.party.sources import Source, open_source
+from gainroute.federation.party.sources import ModelSource, open_source
 from gainroute.federation.party.views import open_views
 from gainroute.federation.pki.access import Access, DenyList
-from gainroute.federation.pki.certificates import CertificateFiles, Identity
+from gainroute.federation.pki.certificates import Identity
 from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.grpc_server import GrpcServer, ServerOptions
 
@@ -39,51 +37,39 @@ class PartyNode:
     Parameters
     ----------
     settings
-        All of it.
+        Settings of the party.
     source
-        Instead of what `settings.source` names.
+        Used instead of the one that `settings.source` selects.
     """
 
-    def __init__(self, settings: PartySettings, *, source: Source | None = None) -> None:
+    def __init__(self, settings: PartySettings, *, source: ModelSource | None = None) -> None:
         self.settings = settings
-        files = CertificateFiles(settings.tls.ca, settings.tls.certificate, settings.tls.key)
-        self._certificate = ReloadingCertificate(files)
+        self._certificate = ReloadingCertificate(settings.tls)
         _check_own(self._certificate, settings.name)
         access = Access(settings.coordinators, None if settings.deny_list is None else DenyList(settings.deny_list))
-        audit = settings.audit
-        log_file = AuditLog(audit.path, max_bytes=audit.max_bytes, keep=audit.keep, sync=audit.sync)
-        self._views = views = open_views(settings.views)
-        self._answering = Answering(
-            settings.name,
-            source or open_source(settings.source, settings.name, views),
-            self._certificate,
-            quota=Quota(settings.quota.samples_per_minute, settings.quota.embeddings_per_minute),
-            audit=log_file,
-            codecs=settings.codecs,
-            workers=settings.workers,
-            max_samples=settings.max_samples,
-            max_message_bytes=settings.max_message_bytes,
-        )
-        # A message is a little longer than the numbers or ids in it.
+        self._views = open_views(settings.views)
+        source = source or open_source(settings.source, settings.name, self._views)
+        self._service = PartyService(settings, source, self._certificate)
+        # A message is slightly longer than the numbers or ids in it.
         options = ServerOptions(
             max_message_bytes=settings.max_message_bytes + (64 << 10),
             max_in_flight=settings.max_in_flight,
             reflection=settings.reflection,
         )
-        self._server = GrpcServer(self._answering, access, self._certificate, options)
+        self._server = GrpcServer(self._service, access, self._certificate, options)
         self._rescanning: asyncio.Task[None] | None = None
         self.address = ""
 
     async def start(self) -> str:
-        """Listen, and tell where: ``host:port``."""
+        """Listen, and return the address, ``host:port``."""
         port = await self._server.start(self.settings.listen)
         self.address = f"{self.settings.listen.rpartition(':')[0]}:{port}"
-        self._rescanning = asyncio.ensure_future(self._keep_looking())
+        self._rescanning = asyncio.ensure_future(self._keep_scanning())
         return self.address
 
     def summary(self) -> dict[str, Any]:
-        """What is served, for `party --check`."""
-        versions = list(self._answering.versions.values())
+        """Return what is served, for `party --check`."""
+        versions = list(self._service.versions.values())
         return {
             "name": self.settings.name,
             "coordinators": list(self.settings.coordinators),
@@ -95,26 +81,26 @@ class PartyNode:
 
     async def rescan(self) -> None:
         """Look for new model versions now."""
-        await self._answering.rescan()
+        await self._service.rescan()
 
-    async def _keep_looking(self) -> None:
+    async def _keep_scanning(self) -> None:
         loop = asyncio.get_running_loop()
         warned = -DAY
         while True:
             left = self._certificate.info.days_left()
             if left < WARN_DAYS and loop.time() - warned >= DAY:
-                log.warning("the party's certificate ends soon", extra={"days": round(left, 1)})
+                log.warning("the party's certificate expires soon", extra={"days": round(left, 1)})
                 warned = loop.time()
             await asyncio.sleep(self.settings.rescan_seconds)
-            await self._answering.rescan()
+            await self._service.rescan()
 
     async def stop(self, grace: float | None = None) -> None:
-        """Finish what is in flight, then end."""
+        """Finish the requests in flight, then stop."""
         if self._rescanning is not None:
             self._rescanning.cancel()
             await asyncio.gather(self._rescanning, return_exceptions=True)
         await self._server.stop(self.settings.drain_seconds if grace is None else grace)
-        self._answering.close()
+        self._service.close()
         if self._views is not None:
             self._views.close()
 
@@ -122,23 +108,23 @@ class PartyNode:
 def _check_own(certificate: ReloadingCertificate, name: str) -> None:
     info, path = certificate.info, certificate.files.certificate
     if info.identity != Identity("party", name):
-        whose = "nobody" if info.identity is None else f"{info.identity.role} {info.identity.name!r}"
-        raise SettingError(f"{path} is the certificate of {whose}, and this is party {name!r}: name the right file")
+        whose = "no one" if info.identity is None else f"{info.identity.role} {info.identity.name!r}"
+        raise SettingError(f"{path} is the certificate of {whose}, but this is party {name!r}: name the right file")
     if info.days_left() <= 0:
-        raise SettingError(f"{path} has expired on {info.not_after:%Y-%m-%d}: make a new one with `gainroute certs`")
+        raise SettingError(f"{path} expired on {info.not_after:%Y-%m-%d}: renew it with `gainroute certs`")
 
 
 def run_party(settings: PartySettings, ready: Callable[[dict[str, Any]], None] | None = None) -> None:
-    """Run a party until SIGTERM or Ctrl-C; what is in flight is finished first.
+    """Run a party until SIGTERM or Ctrl-C, and finish the requests in flight before stopping.
 
-    SIGHUP looks for new model versions. Logs go to stderr as JSON lines.
+    SIGHUP makes it look for new model versions. Logs go to stderr as JSON lines.
 
     Parameters
     ----------
     settings
-        All of it.
+        Settings of the party.
     ready
-        Called once it listens, with name, process id and address.
+        Called with name, process id and address once the party listens.
     """
     log_to_stderr(settings.log_level)
     run(_serve(settings, ready))
@@ -157,12 +143,12 @@ async def _serve(settings: PartySettings, ready: Callable[[dict[str, Any]], None
         task.add_done_callback(rescans.discard)
 
     for name, handler in (("SIGTERM", stopping.set), ("SIGINT", stopping.set), ("SIGHUP", rescan)):
-        with contextlib.suppress(AttributeError, NotImplementedError):  # Windows knows fewer signals
+        with contextlib.suppress(AttributeError, NotImplementedError):  # Windows has fewer signals
             loop.add_signal_handler(getattr(signal, name), handler)
-    told = {"name": settings.name, "pid": os.getpid(), "address": await node.start()}
-    log.info("ready", extra={"party": settings.name, "pid": told["pid"], "address": told["address"]})
+    started = {"name": settings.name, "pid": os.getpid(), "address": await node.start()}
+    log.info("ready", extra={"party": settings.name, "pid": started["pid"], "address": started["address"]})
     if ready is not None:
-        ready(told)
+        ready(started)
     await stopping.wait()
     log.info("draining")
     await node.stop()
@@ -170,7 +156,7 @@ async def _serve(settings: PartySettings, ready: Callable[[dict[str, Any]], None
 
 
 def _limit_threads(threads: int) -> None:
-    """Several processes on one machine slow each other down where each computes with all of its cores."""
+    """Limit computing threads: processes on one machine slow each other down if each uses all cores."""
     if not threads:
         return
     from threadpoolctl import threadpool_limits

@@ -1,4 +1,4 @@
-"""How much a coordinator may ask for: token buckets, one for samples and one for embeddings a coordinator."""
+"""Quotas per coordinator: samples and embeddings per minute."""
 
 from __future__ import annotations
 
@@ -6,68 +6,37 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gainroute.errors import SettingError
-
-__all__ = ["Quota", "QuotaExceeded", "TokenBucket"]
+__all__ = ["Quota", "QuotaExceeded"]
 
 
 @dataclass(frozen=True)
 class QuotaExceeded:
-    """A no.
+    """Why a request exceeds the quota.
 
     Attributes
     ----------
     message
-        What was asked for, what is allowed, and when to ask again.
+        What was requested, what is allowed, and when to ask again.
     retry_after
-        Seconds; None where it would never be granted.
+        Seconds; None if the request can never be granted.
     """
 
     message: str
     retry_after: float | None
 
 
-class TokenBucket:
-    """Holds a minute's worth, refilled steadily.
-
-    Parameters
-    ----------
-    per_minute
-        More than 0.
-    clock
-        Seconds, never going back.
-    """
-
-    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
-        if per_minute < 1:
-            raise SettingError(f"per_minute is {per_minute}; 1 or more is needed")
-        self.per_minute = per_minute
-        self._clock = clock
-        self._left = float(per_minute)
-        self._at = clock()
-
-    def take(self, count: int) -> float | None:
-        """Take `count` if they are there: None. Else nothing is taken, and the seconds until they would be are told."""
-        now = self._clock()
-        self._left = min(float(self.per_minute), self._left + (now - self._at) * self.per_minute / 60)
-        self._at = now
-        if count <= self._left:
-            self._left -= count
-            return None
-        return (count - self._left) * 60 / self.per_minute
-
-
 class Quota:
-    """Samples and embeddings a minute, for each coordinator apart.
+    """Samples and embeddings per minute, counted separately for each coordinator.
 
-    What is asked for counts, whether the party has it or not: guessing at ids is not free.
+    An allowance holds at most one minute's worth and refills steadily. Requested ids count whether the party has them
+    or not: guessing ids is not free.
 
     Parameters
     ----------
     samples_per_minute, embeddings_per_minute
         0 for no limit.
     clock
-        Seconds, never going back.
+        Monotonic seconds.
     """
 
     def __init__(
@@ -75,21 +44,22 @@ class Quota:
     ) -> None:
         self._limits = {1: ("samples", samples_per_minute), 2: ("embeddings", embeddings_per_minute)}
         self._clock = clock
-        self._buckets: dict[tuple[str, int], TokenBucket] = {}
+        self._left: dict[tuple[str, int], tuple[float, float]] = {}  # what is left, and when that was computed
 
     def take(self, coordinator: str, round_: int, count: int) -> QuotaExceeded | None:
-        """Charge `count` ids of Round 1 or 2 to a coordinator: None, or why not."""
+        """Charge `count` ids of Round 1 or 2 to a coordinator; if they exceed its quota, charge nothing and say why."""
         what, limit = self._limits[round_]
         if not limit:
             return None
         if count > limit:
-            told = f"{count} {what} were asked for at once, the quota is {limit} a minute: ask for fewer"
-            return QuotaExceeded(told, None)
-        bucket = self._buckets.get((coordinator, round_))
-        if bucket is None:
-            bucket = self._buckets[coordinator, round_] = TokenBucket(limit, self._clock)
-        wait = bucket.take(count)
-        if wait is None:
+            message = f"{count} {what} were requested at once, the quota is {limit} per minute: ask for fewer"
+            return QuotaExceeded(message, None)
+        now = self._clock()
+        left, then = self._left.get((coordinator, round_), (float(limit), now))
+        left = min(float(limit), left + (now - then) * limit / 60)
+        granted = count <= left
+        self._left[coordinator, round_] = (left - count if granted else left, now)
+        if granted:
             return None
-        told = f"the quota of {limit} {what} a minute is used up: ask again in {wait:.1f} s"
-        return QuotaExceeded(told, wait)
+        wait = (count - left) * 60 / limit
+        return QuotaExceeded(f"the quota of {limit} {what} per minute is used up: ask again in {wait:.1f} s", wait)

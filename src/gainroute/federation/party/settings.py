@@ -1,4 +1,4 @@
-"""A party's settings: a TOML file, and environment variables over it; every key is known, or it is an error."""
+"""Settings of a party: a TOML file, overridden by environment variables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from gainroute._util.settings import load_settings, parse_settings
 from gainroute.errors import SettingError
+from gainroute.federation.pki.certificates import CertificateFiles
 from gainroute.routing.payload import CODECS
 
 __all__ = [
@@ -17,7 +19,6 @@ __all__ = [
     "PartySettings",
     "QuotaSettings",
     "SourceSettings",
-    "TlsSettings",
     "ViewSettings",
     "load_party_settings",
     "parse_party_settings",
@@ -27,32 +28,23 @@ PREFIX = "GAINROUTE_PARTY_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TlsSettings:
-    """The party's certificate and key, and the authority it trusts: PEM files, read again when they change."""
-
-    ca: Path
-    certificate: Path
-    key: Path
-
-
-@dataclass(frozen=True, kw_only=True)
 class SourceSettings:
-    """Where answers come from: exactly one of `run`, `factory` and `columns`.
+    """Where the party's model versions come from: exactly one of `run`, `factory` and `columns`.
 
     Attributes
     ----------
     run
-        A party's folder that `gainroute train` left, or a folder of such, one a version.
+        A party's folder written by `gainroute train`, or a folder with one such folder per version.
     factory
-        ``package.module:make_party``: any object of the `Party` protocol.
+        ``package.module:make_party``, which returns any object of the `Party` protocol.
     columns
-        A file of precomputed posteriors and embeddings by id (.npz or Parquet), or a folder of such, one a version.
+        A file of precomputed posteriors and embeddings by id (.npz or Parquet), or a folder with one per version.
     models
-        With `factory`: a folder whose subfolders are versions; `make_party(folder)` is called for each.
+        With `factory`: a folder with one subfolder per version; `make_party(folder)` is called for each.
     classes
-        Names in the order of the posterior's columns, where the object or the file does not say them.
+        Class names in the order of the posterior columns, if neither the object nor the file has them.
     dimension, hash
-        With `factory`: what the object does not say itself (`dimension`, `model_hash`).
+        With `factory`: what the object does not state itself (`dimension`, `model_hash`).
     """
 
     run: Path | None = None
@@ -63,23 +55,36 @@ class SourceSettings:
     dimension: int = 0
     hash: str = ""
 
+    def __post_init__(self) -> None:
+        given = [name for name in ("run", "factory", "columns") if getattr(self, name)]
+        if len(given) != 1:
+            raise SettingError(
+                f"source gives {', '.join(given) or 'nothing'}; exactly one of run, factory, columns is needed"
+            )
+        if not self.factory and (self.models or self.dimension or self.hash):
+            raise SettingError("source.models, dimension and hash belong to source.factory: remove them")
+        if self.run and self.classes:
+            raise SettingError("source.classes is given, but a run states its classes itself: remove it")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings:
-    """Where the party finds its views by sample id; without any, the source has them itself.
+    """Where the party finds its views by sample id. Without any of these, the model has the views itself.
 
     Attributes
     ----------
     path
         A .npz file (`ids`, `x`) or a Parquet file.
     url
-        Of a database, as SQLAlchemy writes it: ``postgresql+psycopg://…``, ``sqlite:///…``.
+        URL of a database, in SQLAlchemy's notation: ``postgresql+psycopg://…``, ``sqlite:///…``.
     table
         With `url`; ``schema.table`` is allowed.
     id_column
-        Of Parquet or the table.
+        Id column of the Parquet file or the table.
     columns
-        Of the table; all but the id where none are named.
+        Columns of the table; by default all but the id.
+    source
+        Name of a registered view source, which gets all of these settings; see `gainroute.federation.party.views`.
     """
 
     path: Path | None = None
@@ -87,30 +92,44 @@ class ViewSettings:
     table: str = ""
     id_column: str = "id"
     columns: tuple[str, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.source:
+            return
+        if self.path and self.url:
+            raise SettingError("views gives both path and url; only one of them is allowed")
+        if bool(self.url) != bool(self.table):
+            raise SettingError(f"views.url is {self.url!r} and views.table {self.table!r}; give both or neither")
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaSettings:
-    """What each coordinator may ask for a minute; 0 is no limit."""
+    """How much each coordinator may request per minute; 0 is no limit."""
 
     samples_per_minute: int = 600_000
     embeddings_per_minute: int = 120_000
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 0:
+                raise SettingError(f"quota.{name} is {value}; 0 (no limit) or more is needed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings:
-    """The party's own record of who asked for what.
+    """The party's audit log.
 
     Attributes
     ----------
     path
-        JSON lines, appended to.
+        JSON lines, append-only.
     max_bytes
-        Size at which the file is put aside under a name with the time, and a new one begun.
+        Size at which the file is renamed to a name with the time, and a new one is started.
     keep
-        Files put aside that are kept; 0 keeps all, so that nobody can push out traces by asking often.
+        Number of renamed files to keep; 0 keeps all, so that no coordinator can push out its traces by asking often.
     sync
-        Whether each line is on disk before its answer is sent (fsync), not only with the operating system.
+        Whether each line is forced to disk (fsync) before its answer is sent.
     """
 
     path: Path = Path("audit.jsonl")
@@ -121,7 +140,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PartySettings:
-    """One party process. Relative paths are taken from the folder of the settings file.
+    """Settings of one party process. Relative paths start at the folder of the settings file.
 
     Attributes
     ----------
@@ -129,31 +148,35 @@ class PartySettings:
         As in the certificate.
     coordinators
         Names of the coordinators that are answered.
+    tls
+        The party's certificate and key, and the authority it trusts.
+    source, views, quota, audit
+        See the classes.
     listen
-        ``host:port``; port 0 is any that is free.
+        ``host:port``; port 0 takes a free one.
     deny_list
-        File of fingerprints that are not answered; read again when it changes.
+        File of certificate fingerprints that are denied; read again when it changes.
     codecs
         Embedding codecs offered.
     workers
-        Threads that run model code. With 1, calls come one after the other: any model may be used.
+        Threads that run model code. With 1, calls are made one after the other, which suits any model.
     threads
-        Threads a model computes with; 0 leaves it to its library.
+        Threads that a model computes with; 0 leaves the choice to its library.
     max_samples, max_message_bytes, max_in_flight
-        Most ids a request, longest message, and requests of one stream worked on at once.
+        Ids per request, length of a message, and requests processed at once per stream.
     rescan_seconds
-        How often new model versions are looked for; they are also at `Describe` and on SIGHUP.
+        Interval at which new model versions are looked for; `Describe` and SIGHUP look for them too.
     drain_seconds
-        How long SIGTERM waits for what is in flight.
+        How long requests in flight may take after SIGTERM.
     reflection
-        Whether the server tells its protocol to those it answers.
+        Whether the gRPC reflection service is offered.
     log_level
         "debug", "info", "warning" or "error".
     """
 
     name: str
     coordinators: tuple[str, ...]
-    tls: TlsSettings
+    tls: CertificateFiles
     source: SourceSettings
     listen: str = "127.0.0.1:7443"
     views: ViewSettings = field(default_factory=ViewSettings)
@@ -169,54 +192,32 @@ class PartySettings:
     rescan_seconds: float = 30.0
     drain_seconds: float = 30.0
     reflection: bool = False
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:
-        _check(self)
-
-
-def _check(settings: PartySettings) -> None:
-    source, views = settings.source, settings.views
-    given = [n for n, v in (("run", source.run), ("factory", source.factory), ("columns", source.columns)) if v]
-    if len(given) != 1:
-        raise SettingError(f"source gives {', '.join(given) or 'nothing'}; exactly one of run, factory, columns is due")
-    if not source.factory and (source.models or source.dimension or source.hash):
-        raise SettingError("source.models, dimension and hash belong to source.factory: leave them out")
-    if source.run and source.classes:
-        raise SettingError("source.classes is given, but a run names its classes itself: leave it out")
-    if views.path and views.url:
-        raise SettingError("views gives both path and url; one of them is due")
-    if bool(views.url) != bool(views.table):
-        raise SettingError(f"views.url is {views.url!r} and views.table {views.table!r}; both or neither are due")
-    if source.columns and (views.path or views.url):
-        raise SettingError("source.columns needs no views: leave [views] out")
-    if not settings.coordinators:
-        raise SettingError("coordinators is empty, so nobody would be answered: name one or more")
-    unknown = sorted(set(settings.codecs) - set(CODECS))
-    if unknown or not settings.codecs:
-        raise SettingError(f"codecs is {list(settings.codecs)}; one or more of {', '.join(CODECS)} are due")
-    for name, least in (("workers", 1), ("threads", 0), ("max_samples", 1), ("max_in_flight", 1)):
-        if getattr(settings, name) < least:
-            raise SettingError(f"{name} is {getattr(settings, name)}; at least {least} is due")
-    if settings.max_message_bytes < 1 << 16:
-        raise SettingError(f"max_message_bytes is {settings.max_message_bytes}; at least {1 << 16} are due")
-    for name in ("samples_per_minute", "embeddings_per_minute"):
-        if getattr(settings.quota, name) < 0:
-            raise SettingError(f"quota.{name} is {getattr(settings.quota, name)}; 0 (no limit) or more is due")
-    if settings.log_level not in ("debug", "info", "warning", "error"):
-        raise SettingError(f"log_level is {settings.log_level!r}; debug, info, warning or error is due")
+        if self.source.columns and (self.views.path or self.views.url or self.views.source):
+            raise SettingError("source.columns needs no views: remove [views]")
+        if not self.coordinators:
+            raise SettingError("coordinators is empty, so no request would be answered: name one or more")
+        if not self.codecs or set(self.codecs) - set(CODECS):
+            raise SettingError(f"codecs is {list(self.codecs)}; one or more of {', '.join(CODECS)} are needed")
+        for name, least in (
+            ("workers", 1), ("threads", 0), ("max_samples", 1), ("max_in_flight", 1), ("max_message_bytes", 1 << 16),
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                raise SettingError(f"{name} is {getattr(self, name)}; at least {least} is needed")
 
 
 def load_party_settings(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> PartySettings:
-    """Read a TOML file, with ``GAINROUTE_PARTY_…`` over it.
+    """Read a TOML file and apply the environment variables ``GAINROUTE_PARTY_…``.
 
     Parameters
     ----------
     path
-        Of the file.
+        The file.
     environment
-        Instead of the process's own. ``GAINROUTE_PARTY_LISTEN`` sets `listen`, of a table
-        ``GAINROUTE_PARTY_QUOTA_SAMPLES_PER_MINUTE`` sets `samples_per_minute`; lists are separated by commas.
+        Used instead of the process's own. ``GAINROUTE_PARTY_LISTEN`` sets `listen`;
+        ``GAINROUTE_PARTY_QUOTA_SAMPLES_PER_MINUTE`` sets `samples_per_minute` of the table `quota`.
     """
     return load_settings(
         PartySettings, path, prefix=PREFIX, environment=environment, example="deploy/party.example.toml"

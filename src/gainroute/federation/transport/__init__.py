@@ -1,3 +1,3 @@
-"""How a coordinator reaches its parties: in process, or by gRPC with mutual TLS; the same party behind each."""
+"""How a coordinator reaches its parties: by gRPC with mutual TLS, in process, or by a registered transport."""
 
 __all__: list[str] = []

@@ -1,17 +1,30 @@
-"""What a coordinator sees of a party, whichever transport lies between them."""
+"""The coordinator's view of a party, whatever transport connects them.
+
+A transport is one function, registered by name, that returns a `PartyConnection`; see `transports`. Replies are
+validated exactly once, by `Reply.checked`, where a connection decodes the message of a party. The coordinator relies on
+it: shape, type and values of a `Reply` need no further check.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from uuid import uuid4
 
 import numpy as np
-import numpy.typing as npt
 
-from gainroute.errors import GainrouteError
+from gainroute._util.arrays import Float32Array, FloatArray
+from gainroute._util.registry import Registry
+from gainroute.errors import GainrouteError, PosteriorError
+from gainroute.routing.inputs import check_posteriors
+
+if TYPE_CHECKING:
+    from gainroute.federation.pki.certificates import CertificateFiles
 
 __all__ = [
+    "Connect",
+    "ConnectedParty",
     "ModelDescription",
     "PartyConnection",
     "PartyDescription",
@@ -19,35 +32,39 @@ __all__ = [
     "PartyRefusedError",
     "PartyUnavailableError",
     "Reply",
+    "connect",
+    "transports",
 ]
+
+DEFAULT_TRANSPORT = "grpc"
 
 
 class PartyError(GainrouteError):
-    """A party could not answer. `party` is its name."""
+    """A party could not answer. `party` is its name, `reason` the message without it."""
 
-    def __init__(self, party: str, message: str) -> None:
-        super().__init__(f"party {party!r}: {message}")
-        self.party = party
+    def __init__(self, party: str, reason: str) -> None:
+        super().__init__(f"party {party!r}: {reason}")
+        self.party, self.reason = party, reason
 
 
 class PartyUnavailableError(PartyError):
-    """Not reached, or not in time: asking again later may help."""
+    """The party was not reached, or not in time. Asking again later may help."""
 
 
 class PartyRefusedError(PartyError):
-    """Reached, and it said no, or answered nonsense: asking again will not help."""
+    """The party refused the request, or its answer is invalid. Asking again does not help."""
 
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """One version of a party's models, named by its hash: what a router's provenance fixes.
+    """One version of a party's models.
 
     Attributes
     ----------
     hash
-        Of everything that its answers depend on.
+        Identifies everything that the answers depend on; the provenance of a router refers to it.
     dimension
-        Length of its embeddings.
+        Length of the embeddings.
     """
 
     hash: str
@@ -56,16 +73,16 @@ class ModelDescription:
 
 @dataclass(frozen=True)
 class PartyDescription:
-    """What a party says of itself.
+    """How a party describes itself.
 
     Attributes
     ----------
     name
         As in its certificate.
     classes
-        Class names in the order of the posterior's columns.
+        Class names in the order of the posterior columns.
     models
-        The versions it can answer with, side by side.
+        The model versions it can answer with.
     codecs
         Embedding codecs it can send: "float32", "float16", "int8".
     """
@@ -75,43 +92,180 @@ class PartyDescription:
     models: tuple[ModelDescription, ...]
     codecs: tuple[str, ...]
 
+    def model(self, model: str) -> ModelDescription:
+        """Return the model version with this hash, or raise a `PartyRefusedError`."""
+        for found in self.models:
+            if found.hash == model:
+                return found
+        known = ", ".join(found.hash for found in self.models) or "none"
+        raise PartyRefusedError(self.name, f"model {model!r} is unknown; known models: {known}")
+
+    def check_codec(self, codec: str) -> None:
+        """Raise a `PartyRefusedError` if the party does not offer a codec."""
+        if codec not in self.codecs:
+            offered = ", ".join(self.codecs)
+            raise PartyRefusedError(self.name, f"codec {codec!r} is not offered; allowed are: {offered}")
+
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """An answer of a party.
+    """The validated answer of a party.
 
     Attributes
     ----------
     values : (N, K) or (N, d) float32
-        A row an id, in the order asked; a row of NaN where the party does not have the id.
+        One row per id, in the order of the request. A row of NaN means that the party does not have the sample.
     payload_bytes
-        What the numbers took on the wire, framing not counted.
+        Size of the numbers on the wire, without framing.
     """
 
-    values: npt.NDArray[np.float32]
+    values: Float32Array
     payload_bytes: int
+
+    @classmethod
+    def checked(
+        cls,
+        party: str,
+        values: Float32Array,
+        shape: tuple[int, int],
+        payload_bytes: int,
+        *,
+        posterior: bool,
+        missing: Sequence[int] = (),
+    ) -> Reply:
+        """Validate a decoded message. Every transport calls this, and nothing checks the values again.
+
+        Parameters
+        ----------
+        party
+            Its name, for errors.
+        values
+            One row per id that the party has.
+        shape
+            (N, K) or (N, d): the number of ids requested, and the expected length of a row.
+        payload_bytes
+            Size of `values` on the wire.
+        posterior
+            Whether rows must be distributions (Round 1) or just finite numbers (Round 2).
+        missing
+            Positions of the ids that the party does not have, ascending.
+
+        Raises
+        ------
+        PartyRefusedError
+            If anything is not as requested.
+        """
+        rows, width = shape
+        positions = np.array(missing, dtype=np.int64)
+        if len(missing) and (positions[0] < 0 or positions[-1] >= rows or (np.diff(positions) <= 0).any()):
+            raise PartyRefusedError(
+                party, f"it reports the positions {list(missing[:5])} of {rows} ids as missing; they must ascend"
+            )
+        expected = (rows - len(missing), width)
+        if values.shape != expected or values.dtype != np.float32:
+            raise PartyRefusedError(
+                party, f"it sent {values.dtype} of shape {values.shape}; float32 of shape {expected} is expected"
+            )
+        if posterior and values.size:
+            try:
+                check_posteriors(cast("FloatArray", values[None]), name="its posterior")
+            except PosteriorError as error:
+                raise PartyRefusedError(party, str(error)) from error
+        elif not posterior and not np.isfinite(values).all():
+            raise PartyRefusedError(party, "its embedding has NaN or infinity: its model or its data are broken")
+        if len(missing):
+            complete = np.full(shape, np.nan, np.float32)
+            complete[np.delete(np.arange(rows), positions)] = values
+            values = complete
+        return cls(values, payload_bytes)
 
 
 class PartyConnection(Protocol):
-    """A party as its coordinator sees it. Every method raises a `PartyError` and nothing else."""
+    """A connection to one party. Methods raise a `PartyError` and nothing else."""
 
     @property
     def name(self) -> str:
-        """The party's name."""
+        """Name of the party."""
         ...
 
     async def describe(self) -> PartyDescription:
-        """Ask who it is and what it can answer with."""
+        """Ask the party to describe itself."""
         ...
 
     def posteriors(self, ids: Sequence[Any], *, model: str, request_id: str) -> Awaitable[Reply]:
-        """Round 1: local posteriors by the model version named."""
+        """Round 1: local posteriors from the model version with this hash."""
         ...
 
     def embeddings(self, ids: Sequence[Any], *, model: str, codec: str, request_id: str) -> Awaitable[Reply]:
-        """Round 2: embeddings by the model version named, through the codec named, decoded again."""
+        """Round 2: embeddings from the model version with this hash, as they are after encoding and decoding."""
         ...
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         ...
+
+
+class Connect(Protocol):
+    """What a transport registers: a function that returns a connection. Nothing is sent yet."""
+
+    def __call__(self, name: str, address: str, tls: CertificateFiles | None) -> PartyConnection:
+        """Return a connection to the party `name`; `tls` has the coordinator's certificate, if one is configured."""
+        ...
+
+
+# A transport of your own is one more entry: `@transports.register("name")` in this process, or an entry point in the
+# group "gainroute.transports". `address = "name://…"` of a [[party]] selects it; see
+# examples/11_transport_of_your_own.py.
+transports: Registry[Connect] = Registry(
+    "gainroute.transports",
+    "transport",
+    {
+        "grpc": "gainroute.federation.transport.grpc_client:connect_grpc",
+        "in-process": "gainroute.federation.transport.in_process:connect_in_process",
+    },
+)
+
+
+def connect(name: str, address: str, tls: CertificateFiles | None = None) -> PartyConnection:
+    """Return a connection to a party.
+
+    Parameters
+    ----------
+    name
+        Name of the party.
+    address
+        ``transport://address``; without a transport, ``host:port`` over gRPC.
+    tls
+        Certificate, key and authority of the coordinator, for transports that use them.
+    """
+    transport, separator, rest = address.partition("://")
+    if not separator:
+        transport, rest = DEFAULT_TRANSPORT, address
+    return transports.get(transport)(name, rest, tls)
+
+
+class ConnectedParty:
+    """A `gainroute.AsyncParty` over a connection, with model version and codec fixed.
+
+    Parameters
+    ----------
+    connection
+        Connection to the party.
+    model
+        Hash of the model version.
+    codec
+        Embedding codec.
+    """
+
+    def __init__(self, connection: PartyConnection, model: str, codec: str = "float32") -> None:
+        self._connection, self._model, self._codec = connection, model, codec
+
+    async def posteriors(self, ids: Sequence[Any], /) -> Float32Array:
+        """Round 1, (N, K)."""
+        return (await self._connection.posteriors(ids, model=self._model, request_id=uuid4().hex)).values
+
+    async def embeddings(self, ids: Sequence[Any], /) -> Float32Array:
+        """Round 2, (N, d)."""
+        request_id = uuid4().hex
+        reply = await self._connection.embeddings(ids, model=self._model, codec=self._codec, request_id=request_id)
+        return reply.values

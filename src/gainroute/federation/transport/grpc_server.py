@@ -1,11 +1,11 @@
-"""The party's end of the wire: one stream a coordinator, many requests on it, every one of them admitted anew."""
+"""The party's end of the gRPC transport: one stream per coordinator, access checked again at every request."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,8 +17,9 @@ from gainroute.federation.pki.access import Access, AccessDeniedError, Caller, p
 from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.federation.transport.proto import party_pb2_grpc
+from gainroute.federation.transport.wire import failure
 
-__all__ = ["SERVICE", "GrpcServer", "PartyService", "ServerOptions", "failure"]
+__all__ = ["SERVICE", "GrpcServer", "RequestHandler", "ServerOptions"]
 
 SERVICE = "gainroute.party.v1.Party"
 
@@ -32,13 +33,13 @@ class ServerOptions:
     Attributes
     ----------
     max_message_bytes
-        Longest message read or sent.
+        Longest message received or sent.
     max_in_flight
-        Requests of one stream worked on at once; the stream is not read further until one is done.
+        Requests per stream that are processed at once. The stream is not read further until one of them is done.
     max_streams
         Calls served at once, over all coordinators.
     reflection
-        Whether the server tells its protocol to those it answers.
+        Whether the gRPC reflection service is offered.
     """
 
     max_message_bytes: int = 16 << 20
@@ -47,55 +48,49 @@ class ServerOptions:
     reflection: bool = False
 
 
-class PartyService(Protocol):
-    """What a party does with what arrives."""
+class RequestHandler(Protocol):
+    """What the server calls for each request; `gainroute.federation.party.service` implements it."""
 
     async def describe(self, caller: Caller) -> pb.DescribeReply:
-        """Say who it is and what it can answer with."""
+        """Describe the party."""
         ...
 
-    def answer(self, caller: Caller, request: pb.Request) -> pb.Response | Awaitable[pb.Response]:
-        """Answer at once, or promise to: neither raises, a failure is a response too."""
+    async def answer(self, caller: Caller, request: pb.Request) -> pb.Response:
+        """Answer a request. It does not raise: a failure is a response too."""
         ...
 
     def denied(self, error: AccessDeniedError) -> None:
-        """Hear of a caller that was turned away."""
+        """Record that a caller was denied access."""
         ...
 
 
-def failure(request: pb.Request, code: pb.Failure.Code, message: str, retry_after: float = 0.0) -> pb.Response:
-    """A response that says no."""
-    told = pb.Failure(code=code, message=message, retry_after_seconds=retry_after)
-    return pb.Response(correlation=request.correlation, failure=told)
-
-
 class _Servicer(party_pb2_grpc.PartyServicer):  # type: ignore[misc]  # generated code carries no types
-    def __init__(self, service: PartyService, access: Access, options: ServerOptions) -> None:
-        self._service = service
+    def __init__(self, handler: RequestHandler, access: Access, options: ServerOptions) -> None:
+        self._handler = handler
         self._access = access
         self._options = options
-        self.leaving = asyncio.Event()
+        self.draining = asyncio.Event()
 
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeReply:  # noqa: ARG002, N802
-        return await self._service.describe(self._access.admit(peer_certificate(context)))
+        return await self._handler.describe(self._access.admit(peer_certificate(context)))
 
     async def Stream(self, requests: AsyncIterator[pb.Request], context: Any) -> None:  # noqa: N802
-        stream = _Stream(self._service, context, self._options.max_in_flight)
+        stream = _Stream(self._handler, context, self._options.max_in_flight)
         reading = asyncio.ensure_future(self._read(requests, context, stream))
-        leaving = asyncio.ensure_future(self.leaving.wait())
+        draining = asyncio.ensure_future(self.draining.wait())
         try:
-            await asyncio.wait({reading, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reading, draining}, return_when=asyncio.FIRST_COMPLETED)
             await stream.finish()
             if reading.done():
-                reading.result()  # raises what ended it
+                reading.result()  # raises the error that ended it
         except AccessDeniedError as error:
-            self._service.denied(error)
+            self._handler.denied(error)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         finally:
-            leaving.cancel()
+            draining.cancel()
             reading.cancel()
             stream.cancel()
-        if self.leaving.is_set():
+        if self.draining.is_set():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the party is shutting down")
 
     async def _read(self, requests: AsyncIterator[pb.Request], context: Any, stream: _Stream) -> None:
@@ -103,72 +98,73 @@ class _Servicer(party_pb2_grpc.PartyServicer):  # type: ignore[misc]  # generate
         caller = self._access.admit(certificate)
         async for request in requests:
             if request.cancel:
-                stream.forget(request.correlation)
+                stream.withdraw(request.correlation)
                 continue
             self._access.recheck(caller, certificate)
-            if self.leaving.is_set():
+            if self.draining.is_set():
                 await stream.write(failure(request, pb.Failure.CODE_UNAVAILABLE, "the party is shutting down"))
                 continue
-            await stream.take(caller, request)
+            await stream.accept(caller, request)
 
 
 class _Stream:
-    """The requests of one stream that are being worked on."""
+    """The requests in flight on one stream."""
 
-    def __init__(self, service: PartyService, context: Any, max_in_flight: int) -> None:
-        self._service = service
+    def __init__(self, handler: RequestHandler, context: Any, max_in_flight: int) -> None:
+        self._handler = handler
         self._context = context
         self._slots = asyncio.Semaphore(max_in_flight)
         self._writing = asyncio.Lock()  # gRPC sends one message at a time
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._sending: set[int] = set()
 
-    async def take(self, caller: Caller, request: pb.Request) -> None:
-        if request.correlation in self._tasks:
-            told = f"correlation {request.correlation} is in use; every open request needs its own"
-            await self.write(failure(request, pb.Failure.CODE_INVALID, told))
-            return
-        answer = self._service.answer(caller, request)
-        if isinstance(answer, pb.Response):
-            await self.write(answer)
+    async def accept(self, caller: Caller, request: pb.Request) -> None:
+        """Start answering a request, as soon as the number of requests in flight allows it."""
+        number = request.correlation
+        if number in self._tasks:
+            reason = f"correlation {number} is in use; every open request needs a number of its own"
+            await self.write(failure(request, pb.Failure.CODE_INVALID, reason))
             return
         await self._slots.acquire()
-        task = asyncio.ensure_future(self._later(request.correlation, answer))
-        self._tasks[request.correlation] = task
-        task.add_done_callback(lambda _: self._done(request.correlation))
+        task = self._tasks[number] = asyncio.ensure_future(self._answer(caller, request))
+        task.add_done_callback(lambda _: self._done(number))
 
-    async def _later(self, correlation: int, answer: Awaitable[pb.Response]) -> None:
-        response = await answer
-        self._sending.add(correlation)
+    async def _answer(self, caller: Caller, request: pb.Request) -> None:
+        response = await self._handler.answer(caller, request)
+        self._sending.add(request.correlation)
         await self.write(response)
 
-    def _done(self, correlation: int) -> None:
+    def _done(self, number: int) -> None:
         self._slots.release()
-        self._sending.discard(correlation)
-        task = self._tasks.pop(correlation)
+        self._sending.discard(number)
+        task = self._tasks.pop(number)
         if not task.cancelled() and task.exception() is not None and self._context.cancelled() is False:
             log.error("a response could not be sent", exc_info=task.exception())
 
     async def write(self, response: pb.Response) -> None:
+        """Send a response."""
         async with self._writing:
             await self._context.write(response)
 
-    def forget(self, correlation: int) -> None:
-        # Once it is being sent it is too late: gRPC would still be sending, and refuse the next response.
-        if correlation in self._tasks and correlation not in self._sending:
-            self._tasks[correlation].cancel()
+    def withdraw(self, number: int) -> None:
+        """Stop answering a request, unless its response is already being sent."""
+        # gRPC goes on sending when the sender is cancelled, and then refuses the next response.
+        if number in self._tasks and number not in self._sending:
+            self._tasks[number].cancel()
 
     async def finish(self) -> None:
+        """Wait until every request in flight is answered."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     def cancel(self) -> None:
+        """Abandon the requests in flight."""
         for task in list(self._tasks.values()):
             task.cancel()
 
 
 class _Guard(aio.ServerInterceptor):  # type: ignore[misc]  # grpc carries no types
-    """Admits callers before anything is answered: health and reflection as well."""
+    """Admits callers before any call is answered, including health and reflection."""
 
     def __init__(self, access: Access, denied: Callable[[AccessDeniedError], None]) -> None:
         self._access = access
@@ -217,42 +213,42 @@ class GrpcServer:
 
     Parameters
     ----------
-    service
-        What answers.
+    handler
+        Answers the requests.
     access
-        Who is answered.
+        Decides which callers are answered.
     certificate
-        The party's own; changed files are taken at the next connection.
+        The party's own. Changed files are used from the next connection on.
     options
         Limits.
     """
 
     def __init__(
         self,
-        service: PartyService,
+        handler: RequestHandler,
         access: Access,
         certificate: ReloadingCertificate,
         options: ServerOptions | None = None,
     ) -> None:
-        self._service, self._access, self._certificate = service, access, certificate
+        self._handler, self._access, self._certificate = handler, access, certificate
         self._options = options or ServerOptions()
         self._server: Any = None
         self._health: Any = None
         self._servicer: _Servicer | None = None
 
     async def start(self, listen: str) -> int:
-        """Listen at ``host:port`` (port 0: any that is free), and tell the port."""
+        """Listen on ``host:port`` (port 0 takes a free one) and return the port."""
         from grpc_health.v1 import health_pb2_grpc
         from grpc_health.v1.health import aio as health
 
         options = self._options
-        self._servicer = _Servicer(self._service, self._access, options)
+        self._servicer = _Servicer(self._handler, self._access, options)
         self._server = aio.server(
-            interceptors=[_Guard(self._access, self._service.denied)],
+            interceptors=[_Guard(self._access, self._handler.denied)],
             options=[
                 ("grpc.max_receive_message_length", options.max_message_bytes),
                 ("grpc.max_send_message_length", options.max_message_bytes),
-                ("grpc.so_reuseport", 0),  # a second party at the same port is an error, not a lottery
+                ("grpc.so_reuseport", 0),  # two parties on one port is an error
                 ("grpc.http2.max_ping_strikes", 0),
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
@@ -272,10 +268,10 @@ class GrpcServer:
         except RuntimeError as error:
             raise SettingError(f"listen is {listen!r}, which cannot be bound ({error}): is the port in use?") from error
         await self._server.start()
-        await self._say("SERVING")
+        await self._set_health("SERVING")
         return port
 
-    async def _say(self, status: str) -> None:
+    async def _set_health(self, status: str) -> None:
         from grpc_health.v1 import health_pb2
 
         value = health_pb2.HealthCheckResponse.ServingStatus.Value(status)
@@ -283,9 +279,9 @@ class GrpcServer:
             await self._health.set(name, value)
 
     async def stop(self, grace: float) -> None:
-        """Drain: take no new request, finish those in flight for up to `grace` seconds, then end."""
+        """Refuse new requests, finish those in flight for up to `grace` seconds, then stop."""
         if self._server is None or self._servicer is None:
             return
-        await self._say("NOT_SERVING")
-        self._servicer.leaving.set()
+        await self._set_health("NOT_SERVING")
+        self._servicer.draining.set()
         await self._server.stop(grace)

@@ -1,4 +1,4 @@
-"""Between arrays and messages: numbers as raw bytes, and answers believed only where they make sense."""
+"""Conversion between arrays and protocol messages. Numbers travel as raw bytes."""
 
 from __future__ import annotations
 
@@ -8,36 +8,30 @@ import numpy as np
 import numpy.typing as npt
 
 from gainroute.errors import GainrouteError, InputError
-from gainroute.federation.transport.base import ModelDescription, PartyDescription, PartyRefusedError
-from gainroute.federation.transport.checks import NOTHING, check_values, scatter
+from gainroute.federation.transport.base import ModelDescription, PartyDescription, PartyRefusedError, Reply
 from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.routing.payload import decode, encode
 
-__all__ = ["POSTERIOR_ENCODING", "chunks", "read_answer", "read_description", "write_answer"]
+__all__ = ["POSTERIOR_ENCODING", "chunks", "failure", "read_answer", "read_description", "write_answer"]
 
 POSTERIOR_ENCODING = "float32"
-FRAMING = 1 << 12  # room for everything in a message that is neither ids nor numbers
-
-Floats = npt.NDArray[np.float32]
-Rows = npt.NDArray[np.int64]
+FRAMING = 1 << 12  # allowance for everything in a message that is neither ids nor numbers
 
 
 def chunks(ids: Sequence[str], width: int, *, max_samples: int, message_bytes: int) -> list[slice]:
-    """Cut ids so that neither a request nor its answer is longer than a message may be.
+    """Split ids so that neither a request nor its answer exceeds the message size.
 
     Parameters
     ----------
     ids
         As text.
     width
-        Numbers a row in the answer.
+        Numbers per row of the answer.
     max_samples
-        Most ids a request; 0 for any number.
+        Maximum number of ids per request; 0 for no limit.
     message_bytes
-        Longest message that both sides read.
+        Longest message that both sides accept.
     """
-    if not ids:
-        return [slice(0, 0)]
     longest = 4 * max(map(len, ids)) + 8  # a character takes at most four bytes
     fit = (message_bytes - FRAMING) // max(longest, 4 * width + 8)
     if fit < 1:
@@ -49,57 +43,62 @@ def chunks(ids: Sequence[str], width: int, *, max_samples: int, message_bytes: i
     return [slice(start, min(start + step, len(ids))) for start in range(0, len(ids), step)]
 
 
-# ---- the party's side -------------------------------------------------------------------------------
+# ---- the party's end --------------------------------------------------------------------------------
 
 
-def write_answer(answer: pb.Answer, model: str, values: Floats, missing: Rows, encoding: str) -> None:
-    """Fill an answer in: raw bytes, and the positions of what is missing."""
-    answer.model = model
-    if len(missing):
-        answer.missing.extend(missing.tolist())
-    tensor = answer.values
-    tensor.shape.extend(values.shape)
-    tensor.encoding = encoding
-    tensor.data = encode(values, encoding)
+def write_answer(
+    request: pb.Request, values: npt.NDArray[np.float32], missing: npt.NDArray[np.int64], encoding: str
+) -> pb.Response:
+    """Build the response to a request: encoded rows, and the positions of the ids that the party does not have."""
+    response = pb.Response(correlation=request.correlation)
+    answer = response.answer
+    answer.model = request.model
+    answer.missing.extend(missing.tolist())
+    answer.values.shape.extend(values.shape)
+    answer.values.encoding = encoding
+    answer.values.data = encode(values, encoding)
+    return response
 
 
-# ---- the coordinator's side -------------------------------------------------------------------------
+def failure(request: pb.Request, code: pb.Failure.Code, message: str, retry_after: float = 0.0) -> pb.Response:
+    """Build a response that refuses a request."""
+    reason = pb.Failure(code=code, message=message, retry_after_seconds=retry_after)
+    return pb.Response(correlation=request.correlation, failure=reason)
+
+
+# ---- the coordinator's end --------------------------------------------------------------------------
 
 
 def read_description(party: str, reply: pb.DescribeReply) -> PartyDescription:
-    """What a party says of itself, believed only where it makes sense."""
+    """Return the validated description of a party."""
     if reply.name != party:
         raise PartyRefusedError(party, f"it calls itself {reply.name!r}: check its address and its settings")
     if len(reply.classes) < 2 or len(set(reply.classes)) < len(reply.classes):
         raise PartyRefusedError(
-            party, f"it names the classes {list(reply.classes)}; two or more, all different, are due"
+            party, f"its classes are {list(reply.classes)}; two or more different names are required"
         )
     if any(model.dimension < 1 or not model.hash for model in reply.models):
-        raise PartyRefusedError(party, "it names a model without a hash or without a dimension")
+        raise PartyRefusedError(party, "it offers a model without a hash or without a dimension")
     models = tuple(ModelDescription(model.hash, model.dimension) for model in reply.models)
     return PartyDescription(reply.name, tuple(reply.classes), models, tuple(reply.codecs))
 
 
 def read_answer(
-    party: str, answer: pb.Answer, *, model: str, rows: int, width: int, encoding: str, posterior: bool
-) -> Floats:
-    """A checked answer as (rows, width) float32, rows of NaN where the party lacks the sample."""
-    if answer.model != model:
-        raise PartyRefusedError(party, f"it answered with model {answer.model!r}, asked was {model!r}")
+    party: str, answer: pb.Answer, *, model: str, shape: tuple[int, int], encoding: str, posterior: bool
+) -> Reply:
+    """Decode and validate an answer; `shape` is the number of ids and the length of a row."""
     tensor = answer.values
-    missing = np.array(answer.missing, dtype=np.int64) if answer.missing else NOTHING
-    if len(missing) and (missing[-1] >= rows or (np.diff(missing) <= 0).any()):
-        raise PartyRefusedError(party, f"it says that ids {missing[:5].tolist()}… of {rows} are missing")
-    there = rows - len(missing)
-    if list(tensor.shape) != [there, width] or tensor.encoding != encoding:
+    if answer.model != model:
+        raise PartyRefusedError(party, f"it answered with model {answer.model!r}; {model!r} was requested")
+    missing = list(answer.missing)
+    expected = [shape[0] - len(missing), shape[1]]
+    if tensor.encoding != encoding or list(tensor.shape) != expected:
         raise PartyRefusedError(
             party,
-            f"it answered with {tensor.encoding!r} of shape {list(tensor.shape)}; {encoding!r} of shape "
-            f"{[there, width]} is due",
+            f"it sent {tensor.encoding!r} of shape {list(tensor.shape)}; {encoding!r} of shape {expected} is expected",
         )
     try:
-        values = decode(tensor.data, there, width, encoding)
+        values = decode(tensor.data, expected[0], expected[1], encoding)
     except GainrouteError as error:
-        raise PartyRefusedError(party, f"its answer cannot be read: {error}") from error
-    check_values(party, values, posterior=posterior)
-    return scatter(values, missing, rows)
+        raise PartyRefusedError(party, f"its answer cannot be decoded: {error}") from error
+    return Reply.checked(party, values, shape, len(tensor.data), posterior=posterior, missing=missing)
