@@ -1,8 +1,8 @@
-"""Generate the Python code of the protocol from `party.proto`; what it writes is committed.
+"""Generate the Python code of the protocol from `party.proto`. The generated files are committed.
 
 Usage: python tools/generate_proto.py [--check]
 
-With `--check` nothing is written, and the exit code is 1 where the committed files are not what would be written.
+With `--check`, nothing is written, and the exit code is 1 if the committed files are out of date.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ EXPORTED = {
 
 
 def generate(folder: Path) -> dict[str, bytes]:
-    """The generated files by name, with `__all__` added as every module here has it."""
+    """Return the generated files by name, with `__all__` added, as in every module of the package."""
     from grpc_tools import protoc
 
     out = ["--python_out", "--pyi_out", "--grpc_python_out"]
     command = ["protoc", f"-I{SOURCE}", *(f"{option}={folder}" for option in out), str(SOURCE / PROTO)]
     if protoc.main(command) != 0:
-        raise SystemExit("protoc failed; its messages stand above")
+        raise SystemExit("protoc failed; see its messages above")
     made = {}
     for name in GENERATED:
         body = (folder / PROTO.parent / name).read_text(encoding="utf-8")

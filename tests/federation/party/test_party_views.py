@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gainroute.errors import DataError
+from gainroute.errors import DataError, SettingError
 from gainroute.federation.party.database_views import DatabaseViews
 from gainroute.federation.party.file_views import FileViews
 from gainroute.federation.party.settings import ViewSettings
-from gainroute.federation.party.views import open_views
+from gainroute.federation.party.views import open_views, view_sources
 
 
 def test_npz_by_text_in_the_order_asked(tmp_path):
@@ -102,3 +102,15 @@ def test_a_database_that_cannot_be_used_says_why_and_no_password(database, how, 
     with pytest.raises(DataError, match=told) as caught:
         DatabaseViews(**{"url": database, **how})
     assert "secret" not in str(caught.value)
+
+
+def test_a_registered_source_is_selected_by_its_name_and_gets_the_settings(monkeypatch, tmp_path):
+    monkeypatch.setattr(view_sources, "_registered", {})
+    view_sources.register("archive", lambda settings: settings)
+    settings = ViewSettings(source="archive", url="archive://here", path=tmp_path)
+    assert open_views(settings) is settings
+    assert open_views(ViewSettings()) is None
+    with pytest.raises(SettingError, match="view source is 'none'; allowed are 'file', 'database', 'archive'"):
+        open_views(ViewSettings(source="none"))
+    with pytest.raises(SettingError, match=r"views\.path is missing"):
+        open_views(ViewSettings(source="file"))

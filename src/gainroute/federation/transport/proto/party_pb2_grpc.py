@@ -50,14 +50,14 @@ class PartyServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Describe(self, request, context):
-        """Who the party is and what it can answer with. Also makes it look for new model versions.
+        """Describes the party and its model versions. The party also looks for new versions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Stream(self, request_iterator, context):
-        """One long-lived stream a connection. Requests are told apart by `correlation`; answers come in any order.
+        """One long-lived stream per connection. `correlation` identifies a request; answers arrive in any order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
