@@ -100,8 +100,9 @@ def test_the_serving_side_cannot_reach_the_oracle():
         assert "gainroute.evaluation" not in module.read_text(), module
 
 
-def test_the_wheel_works_in_an_empty_environment(tmp_path):
-    """Build it, install it with nothing but its dependencies, and route three lines' worth."""
+def test_the_wheel_works_in_an_empty_environment(tmp_path, monkeypatch):
+    """Build it, install it with nothing but its dependencies, and fit and apply a router."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # it would make pip see the checkout as installed
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT],
         check=True, capture_output=True, cwd=tmp_path,

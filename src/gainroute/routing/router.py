@@ -153,7 +153,7 @@ class Router(Settings):
         pooled: FloatArray,  # noqa: ARG002
         labels: IntArray,  # noqa: ARG002
         weight: FloatArray,  # noqa: ARG002
-        warm_start: Calibrator | None,  # noqa: ARG002
+        start: Calibrator | None,  # noqa: ARG002
     ) -> Calibrator:
         """Fit the calibrator; by default `calibrated` is `pooled`."""
         return identity_calibration

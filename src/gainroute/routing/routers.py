@@ -93,7 +93,7 @@ class CalibratingRouter(Router):
         self.lam, self.eps = lam, eps
 
     def fit_calibrator(
-        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, warm_start: Calibrator | None
+        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
     ) -> Calibrator:
         """Fit the calibrator that `calibration` names or is."""
         stage = _stage(
@@ -105,9 +105,9 @@ class CalibratingRouter(Router):
             },
         )
         refit = getattr(stage, "refit", None)
-        if warm_start is None or refit is None:
+        if start is None or refit is None:
             return stage.fit(pooled, labels, weight)  # type: ignore[no-any-return]
-        return refit(warm_start, pooled, labels, weight)  # type: ignore[no-any-return]
+        return refit(start, pooled, labels, weight)  # type: ignore[no-any-return]
 
     @property
     def _floor(self) -> float:

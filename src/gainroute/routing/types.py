@@ -68,14 +68,14 @@ class CalibrationSet:
         The strong answer as a column number; −1 if there was none.
     sample_weight : (N,)
     confusion : (K, K)
-        C[k, c] = P(strong answer c | truth k), as the router estimates it (eq. 14).
+        C[k, c] = P(strong answer c | truth k), as the router estimates it (eq. 14); (0, 0) where nothing was estimated.
     """
 
     round_one: RoundOne
     labels: IntArray
     strong_prediction: IntArray
     sample_weight: FloatArray
-    confusion: FloatArray
+    confusion: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def gain(self) -> IntArray:
