@@ -67,9 +67,10 @@ def test_every_page_is_in_the_navigation():
     assert not missing
 
 
-def test_the_tutorial_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", ["three_lines.md", "extend.md", "rare_classes.md"])
+def test_the_python_of_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs/three_lines.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     exec("\n".join(PYTHON.findall(text)), {})  # noqa: S102 (our own page)
 
 

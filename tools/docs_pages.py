@@ -30,6 +30,7 @@ TOPICS = {
     "artifacts": ("Saving and loading", "One file per router, without pickle.", ["routing.artifacts"]),
     "control": ("After deployment", "Keep the budget, notice drift, recalibrate.", ["control"]),
     "evaluation": ("Evaluation", "Metrics, curves and the oracle; needs labels.", ["evaluation"]),
+    "extending": ("Extending", "Give your own classes a name, for settings, commands and files.", ["_util.registry"]),
     "errors": ("Errors", "All exceptions and warnings.", ["errors"]),
     "stages": ("Stages and values", "The parts that routers are made of.", ["routing", ""]),
 }  # fmt: skip
@@ -79,8 +80,12 @@ def api_pages() -> dict[str, str]:
 
 
 def _described(path: str, value: Any) -> list[str]:
-    members = "true" if inspect.isclass(value) and not issubclass(value, BaseException) else "false"
-    return [f"::: {path}", "    options:", f"      members: {members if members == 'false' else ''}".rstrip(), ""]
+    if inspect.ismethod(value):  # bound to an object: there is no source to read the documentation from
+        parameters = str(inspect.signature(value)).split(" ->")[0]
+        return [f"## {path.rpartition('.')[2]}", "", f"`{path}{parameters}`", "", inspect.getdoc(value) or "", ""]
+    if inspect.isclass(value) and not issubclass(value, BaseException):
+        return [f"::: {path}", ""]
+    return [f"::: {path}", "    options:", "      members: false", ""]
 
 
 def _first_line(value: Any) -> str:
