@@ -22,6 +22,7 @@ from gainroute.experiments.demo import print_demo, run_demo
 from gainroute.experiments.pages import parts as page_parts
 from gainroute.experiments.records import Record
 from gainroute.io.run_folder import RunFolder
+from gainroute.training import run as training_run
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         RunFolder(folder).server.router.touch()
 
     monkeypatch.setattr(runner, "run_cell", run_cell)
-    monkeypatch.setattr(demo, "calibrate_run", calibrate_run)
+    monkeypatch.setattr(training_run, "calibrate_run", calibrate_run)
     return seeds
 
 

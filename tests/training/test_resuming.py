@@ -13,8 +13,8 @@ from gainroute.errors import NotAnArtifactError, StorageError
 from gainroute.routing.types import IntArray
 from gainroute.training.answer import answer
 from gainroute.training.checkpoint import Checkpoint, CheckpointState, CheckpointStore
-from gainroute.training.data import load_dataset
-from gainroute.training.prepare import prepare
+from gainroute.training.data import Part, load_dataset
+from gainroute.training.prepare import prepare_dataset
 from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import TrainingData, train_routes
 from gainroute.training.settings import DeferSettings, LocalSettings, MaskedSettings, RouteSettings, VflSettings
@@ -59,7 +59,7 @@ def _data() -> TrainingData:
 def _outcome(folder: Path | None, progress: NoProgress | None = None) -> RouteAnswers:
     data = _data()
     routes = train_routes(data, SETTINGS, seed=0, store=CheckpointStore(folder), progress=progress or NoProgress())
-    return answer(routes, [view.clean for view in data.views], np.arange(48), data.labels)
+    return answer(routes, Part(np.arange(48), data.labels, tuple(view.clean for view in data.views)))
 
 
 def _same(one: RouteAnswers, other: RouteAnswers) -> bool:
@@ -101,10 +101,10 @@ def test_other_views_under_the_same_ids_are_other_data() -> None:
     digits = load_dataset("digits")
     changed = replace(digits, train=replace(digits.train, views=tuple(view[..., ::-1] for view in digits.train.views)))
     fingerprints = [
-        prepare(data, 0.2, 0, how).train.fingerprint for data in (digits, changed) for how in ("", "shifted")
+        prepare_dataset(data, 0.2, 0, how).train.fingerprint for data in (digits, changed) for how in ("", "shifted")
     ]
     assert len(set(fingerprints)) == 4
-    assert prepare(digits, 0.2, 0).train.fingerprint == fingerprints[0]
+    assert prepare_dataset(digits, 0.2, 0).train.fingerprint == fingerprints[0]
 
 
 def test_a_cross_fitted_expert_gets_a_row_of_its_own(undisturbed: RouteAnswers) -> None:

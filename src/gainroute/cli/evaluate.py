@@ -26,9 +26,9 @@ def evaluate(
 ) -> None:
     """Apply a trained run to new labelled data: both routes, the router as deployed, and other budgets."""
     with notes() as said, needing("applying a trained run", "all"):
-        from gainroute.experiments.own import evaluate_own
+        from gainroute.experiments.run_report import evaluate_run
 
-        results = evaluate_own(run, views, labels, id_column=id_column, label_column=label_column, device=device)
+        results = evaluate_run(run, views, labels, id_column=id_column, label_column=label_column, device=device)
     if json:
         print_json(results | {"warnings": said})
         return

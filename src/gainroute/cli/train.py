@@ -53,15 +53,18 @@ def train(
     from gainroute.cli._progress import telling
 
     with notes() as said, needing("training", "all"), telling() as told:
-        from gainroute.experiments.own import kind_of, train_own
         from gainroute.experiments.pages.headline import print_summary
+        from gainroute.experiments.run_report import report_run
+        from gainroute.io.preprocess import parse_kinds
+        from gainroute.training.run import train_run
 
-        results = train_own(
+        trained = train_run(
             views, labels, out, budget=budget, codec=codec, seed=seed, test=test,
             calibration=calibration,
-            id_column=id_column, label_column=label_column, kinds=kind_of(kind or []), epochs=epochs,
+            id_column=id_column, label_column=label_column, kinds=parse_kinds(kind or []), epochs=epochs,
             local_epochs=local_epochs, device=device, progress=told,
         )  # fmt: skip
+        results = report_run(trained, told)
     if json:
         print_json(results | {"warnings": said})
         return

@@ -15,7 +15,6 @@ from gainroute._version import __version__
 from gainroute.errors import MissingExtraError, NotAnArtifactError
 from gainroute.evaluation.figures import encode
 from gainroute.experiments.config import Config, load_config
-from gainroute.experiments.own import calibrate_run
 from gainroute.experiments.pages.demo import TITLE, demo_page, draw_demo
 from gainroute.experiments.pages.headline import headline_of, print_summary
 from gainroute.experiments.records import Record, load_record, save_record
@@ -84,6 +83,7 @@ def _record(config: Config, seed: int, out: Path, bars: Any) -> Record:
         return kept
     try:
         from gainroute.experiments.runner import run_cell
+        from gainroute.training.run import calibrate_run
 
         record = run_cell(config, seed, work_dir=out / "work", progress=bars, run_dir=folder)
         calibrate_run(folder, record.calibration, seed=seed)

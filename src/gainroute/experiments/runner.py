@@ -10,31 +10,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gainroute._util.progress import LineProgress, NoProgress, Progress
-from gainroute.errors import DataError, SettingError
+from gainroute.errors import SettingError
 from gainroute.experiments.config import Config, load_config
 from gainroute.experiments.records import Record, load_record, quantisation_shift, save_record
-from gainroute.routing.payload import round_trip
+from gainroute.training.data.dataset import Part
 from gainroute.training.data.noise import add_noise, noisy_classes
 from gainroute.training.data.registry import load_dataset
 from gainroute.training.route_answers import RouteAnswers, overlay
-from gainroute.training.settings import RouteSettings, default_route_settings
 
 if TYPE_CHECKING:
     from gainroute.training.prepare import Prepared
     from gainroute.training.routes import Routes
 
-__all__ = ["answer_views", "check_records", "main", "run", "run_cell", "summary", "train_views"]
+__all__ = ["check_records", "main", "run", "run_cell", "summary"]
 
 
 def run_cell(
@@ -76,30 +74,22 @@ def run_cell(
     # torch is imported here and not above: a config and a record are read without it.
     from gainroute.training.checkpoint import CheckpointStore
     from gainroute.training.optimise import threads
-    from gainroute.training.prepare import prepare
+    from gainroute.training.prepare import prepare_dataset
     from gainroute.training.routes import train_routes
+    from gainroute.training.run import describe_training
     from gainroute.training.trained_run import write_run
 
     dataset = load_dataset(config.data, data_dir)
-    prepared = prepare(dataset, config.data.calibration, seed, repr(config.data))
+    prepared = prepare_dataset(dataset, config.data.calibration, seed, repr(config.data))
     store = CheckpointStore(None if work_dir is None else Path(work_dir) / config.name / f"seed{seed}")
-    told = progress or NoProgress()
+    progress = progress or NoProgress()
     with threads(config.threads):
-        routes = train_routes(prepared.train, config.routes, seed=seed, store=store, progress=told, device=device)
+        routes = train_routes(prepared.train, config.routes, seed=seed, store=store, progress=progress, device=device)
         began = time.perf_counter()
-        calibration, test, noisy, chosen = _answer(config, seed, prepared, routes, dataset.classes, device)
+        calibration, test, noisy, chosen = _answer(config, seed, prepared, routes, device)
         seconds = store.seconds() | {"answering": time.perf_counter() - began}
     if run_dir is not None:
-        held, clean = prepared.calibration, prepared.test
-        write_run(
-            run_dir,
-            routes,
-            prepared.preprocess,
-            np.concatenate([held.ids, clean.ids]),
-            [np.concatenate(pair) for pair in zip(held.views, clean.views, strict=True)],
-            party_names=dataset.party_names,
-            class_names=dataset.class_names,
-        )
+        write_run(run_dir, routes, prepared)
     return Record(
         config.name,
         seed,
@@ -109,48 +99,29 @@ def run_cell(
         chosen,
         dataset.class_names,
         dataset.party_names,
-        _metadata(config.as_dict(), prepared, routes, seconds),
+        describe_training(config.as_dict(), prepared, routes, seconds),
     )
 
 
 def _answer(
-    config: Config, seed: int, prepared: Prepared, routes: Routes, classes: int, device: str
+    config: Config, seed: int, prepared: Prepared, routes: Routes, device: str
 ) -> tuple[RouteAnswers, RouteAnswers, dict[int, RouteAnswers], dict[int, tuple[int, ...]]]:
     from gainroute.training.answer import answer
 
-    held, clean = prepared.calibration, prepared.test
-    calibration = answer(routes, held.views, held.ids, held.labels, device)
-    test = answer(routes, clean.views, clean.ids, clean.labels, device)
+    clean = prepared.test
+    calibration, test = answer(routes, prepared.calibration, device), answer(routes, clean, device)
     counts = [count for count in config.noise.classes if count > 0]
-    chosen = {count: tuple(noisy_classes(classes, count, seed).tolist()) for count in counts}
+    chosen = {count: tuple(noisy_classes(prepared.train.classes, count, seed).tolist()) for count in counts}
     if not counts:
         return calibration, test, {}, {}
     rows = np.flatnonzero(np.isin(clean.labels, chosen[max(counts)]))
-    views = [view[rows] for view in add_noise(clean.views, config.noise.sigma, seed)]
-    touched = answer(routes, views, clean.ids[rows], clean.labels[rows], device)
+    degraded = Part(clean.ids, clean.labels, add_noise(clean.views, config.noise.sigma, seed)).take(rows)
+    touched = answer(routes, degraded, device)
     noisy = {}
     for count, names in chosen.items():
         inside = np.isin(touched.labels, names)
         noisy[count] = overlay(test, rows[inside], touched.take(inside))
     return calibration, test, noisy, chosen
-
-
-def _metadata(config: dict[str, Any], prepared: Prepared, routes: Routes, seconds: dict[str, float]) -> dict[str, Any]:
-    import torch
-
-    return {
-        "config": config,
-        "versions": {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__},
-        "split_hash": prepared.fingerprint,
-        "embedding_dimensions": list(routes.strong.head_spec.options["dimensions"]),
-        "parameters": {
-            "local": [sum(p.numel() for p in model.parameters()) for model in routes.local],
-            "encoder": [sum(p.numel() for p in model.parameters()) for model in routes.strong.encoders],
-            "head": sum(p.numel() for p in routes.strong.head.parameters()),
-        },
-        "train_samples": len(prepared.train.labels),
-        "seconds": {name: round(value, 1) for name, value in seconds.items()},
-    }
 
 
 def _state_shift(record: Record, work: Path, path: Path) -> Record:
@@ -223,112 +194,6 @@ def _first_difference(made: Any, wanted: Any, where: str = "") -> tuple[str, Any
         inner = (_first_difference(made[k], wanted[k], f"{where}{k}.") for k in sorted(set(made) & set(wanted)))
         return next((found for found in inner if found is not None), None)
     return None if made == wanted else (where.rstrip("."), made, wanted)
-
-
-def train_views(
-    views: Sequence[str | os.PathLike[str]],
-    labels: str | os.PathLike[str],
-    out_dir: str | os.PathLike[str],
-    *,
-    seed: int = 0,
-    test: float = 0.3,
-    calibration: float = 0.2,
-    id_column: str = "id",
-    label_column: str = "label",
-    kinds: Mapping[str, str] | None = None,
-    settings: RouteSettings | None = None,
-    device: str = "cpu",
-    progress: Progress | None = None,
-) -> Record:
-    """Train both routes on own views and leave party folders, server folder and ``record.npz`` in `out_dir`.
-
-    Parameters
-    ----------
-    views, labels, test, calibration, id_column, label_column, kinds
-        As in `gainroute.training.own.prepare_own`.
-    out_dir
-        The run's folder; checkpoints are kept in ``work`` within it, and a broken-off run is resumed.
-    seed
-        Of splits and training.
-    settings
-        How both routes are trained; modest models unless given.
-    device, progress
-        Where it runs, and who is told.
-    """
-    from gainroute.training.answer import answer
-    from gainroute.training.checkpoint import CheckpointStore
-    from gainroute.training.own import prepare_own
-    from gainroute.training.routes import train_routes
-    from gainroute.training.trained_run import write_run
-
-    out, told = Path(out_dir), progress or NoProgress()
-    options = {"seed": seed, "test": test, "calibration": calibration}
-    own = prepare_own(
-        views,
-        labels,
-        seed=seed,
-        test=test,
-        calibration=calibration,
-        id_column=id_column,
-        label_column=label_column,
-        kinds=kinds,
-    )
-    prepared, store = own.prepared, CheckpointStore(out / "work")
-    chosen = settings or default_route_settings(len(prepared.train.labels))
-    routes = train_routes(prepared.train, chosen, seed=seed, store=store, progress=told, device=device)
-    parties = prepared.train.party_names
-    splits = [answer(routes, p.views, p.ids, p.labels, device) for p in (prepared.calibration, prepared.test)]
-    config = {**options, **asdict(chosen)}
-    metadata = _metadata(config, prepared, routes, store.seconds())
-    record = Record("own", seed, splits[0], splits[1], {}, {}, own.class_names, parties, metadata)
-    write_run(out, routes, prepared.preprocess, own.ids, own.views, party_names=parties, class_names=own.class_names)
-    save_record(record, out / "record.npz")
-    return record
-
-
-def answer_views(
-    run_dir: str | os.PathLike[str],
-    views: Sequence[str | os.PathLike[str]],
-    labels: str | os.PathLike[str],
-    *,
-    id_column: str = "id",
-    label_column: str = "label",
-    codec: str = "float32",
-    device: str = "cpu",
-) -> RouteAnswers:
-    """What a trained run answers on new views; no subsets, no learning to defer.
-
-    Parameters
-    ----------
-    run_dir
-        A folder `train_views` left.
-    views, labels
-        New files; a view's file stem names its party, in any order.
-    id_column, label_column
-        Of Parquet files.
-    codec
-        How embeddings travel to the fusion.
-    device
-        Where it runs.
-    """
-    from gainroute.io.views import align, read_labels, read_view
-    from gainroute.training.own import encode_labels
-    from gainroute.training.trained_run import load_fusion, load_parties
-
-    parties = load_parties(run_dir, device)
-    read = {v.name: v for v in (read_view(p, id_column=id_column, label_column=label_column) for p in views)}
-    names = [party.name for party in parties]
-    if sorted(read) != sorted(names):
-        raise DataError(f"views {', '.join(read)}: the run was trained on {', '.join(names)}; name the files alike")
-    found = read_labels(labels, id_column=id_column, label_column=label_column)
-    ids, aligned, values = align([read[name] for name in names], found)
-    serving = [party.holding(ids, view.raw) for party, view in zip(parties, aligned, strict=True)]
-    local = np.stack([party.posteriors(list(ids)) for party in serving])
-    sent = [round_trip(party.embeddings(list(ids)), codec) for party in serving]
-    strong = load_fusion(Path(run_dir) / "server", device)(sent)
-    weak = local.mean(axis=0, dtype=np.float64).argmax(axis=1)
-    codes = encode_labels(np.asarray(values), parties[0].class_names)
-    return RouteAnswers(ids, codes, local, strong, weak.astype(np.int64), strong.argmax(axis=1).astype(np.int64))
 
 
 def summary(record: Record) -> dict[str, list[float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -21,11 +21,13 @@ __all__ = [
     "apply_preprocess",
     "as_columns",
     "fit_preprocess",
+    "parse_kinds",
     "preprocess_from_json",
 ]
 
 Raw = Union[npt.NDArray[Any], Mapping[str, npt.NDArray[Any]]]  # noqa: UP007 (an alias, evaluated on Python 3.10)
 KINDS = ("auto", "images", "features")
+_MODEL_KINDS = {"cnn": "images", "mlp": "features"}
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,24 @@ def as_columns(raw: Raw) -> Mapping[str, npt.NDArray[Any]]:
         return raw
     flat = raw.reshape(len(raw), -1)
     return {f"x{index}": flat[:, index] for index in range(flat.shape[1])}
+
+
+def parse_kinds(texts: Sequence[str]) -> dict[str, str]:
+    """Read "party=cnn" (or "images") and "party=mlp" (or "features") into a kind per party.
+
+    Examples
+    --------
+    >>> parse_kinds(["front=cnn", "vitals=features"])
+    {'front': 'images', 'vitals': 'features'}
+    """
+    found = {}
+    for text in texts:
+        party, equals, kind = text.partition("=")
+        kind = _MODEL_KINDS.get(kind, kind)
+        if not (party and equals) or kind not in KINDS:
+            raise SettingError(f"kind is {text!r}; PARTY=cnn (images) or PARTY=mlp (features) is needed")
+        found[party] = kind
+    return found
 
 
 def fit_preprocess(raw: Raw, kind: str = "auto") -> Preprocess:

@@ -1,47 +1,62 @@
-"""From a data source to what is trained on, calibrated on and tested on: split, then standardised."""
+"""From a data set, or from files of views, to the parts that train, calibrate and test: split, then preprocessed.
+
+Preprocessing is fitted on the training part alone.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from gainroute.io.preprocess import ImagePreprocess, Preprocess
+from gainroute.errors import DataError, LabelError, SettingError
+from gainroute.io.preprocess import ImagePreprocess, Preprocess, apply_preprocess, fit_preprocess
 from gainroute.io.standardise import Standardiser, fit_standardiser
-from gainroute.routing.types import IntArray
+from gainroute.io.views import PartyView, align, read_labels, read_view
+from gainroute.routing.types import IntArray, LabelArray
 from gainroute.training.data.dataset import Augment, Dataset, Part
 from gainroute.training.data.splits import content_hash, split_hash, stratified_split
 from gainroute.training.routes import TrainingData
 from gainroute.training.training_view import TrainingView
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "encode_labels", "prepare_dataset", "prepare_views", "read_aligned"]
+
+Paths = Sequence["str | os.PathLike[str]"]
+
+# One sample per class for training, one for calibration, one for the test.
+_FEWEST = 3
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The three parts, with every view standardised by the training part.
+    """The three parts, with every view preprocessed.
 
     Attributes
     ----------
     train
         What both routes train on.
-    train_ids
-        (N,) the ids of those samples.
     calibration, test
         The other two parts.
     preprocess
-        One a party: from a view as it was given to a model's input.
-    fingerprint
-        The hash of the split.
+        One per party: from a view as it was given to a model's input.
+    class_names
+        In the order of the labels.
+    split_hash
+        Identifies which samples are in which part.
+    whole
+        All samples, if the parties of a run can answer for them; None if only for calibration and test samples.
     """
 
     train: TrainingData
-    train_ids: npt.NDArray[np.generic]
     calibration: Part
     test: Part
     preprocess: tuple[Preprocess, ...]
-    fingerprint: str
+    class_names: tuple[str, ...]
+    split_hash: str
+    whole: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -54,19 +69,19 @@ class _Altered:
         return self.standardise(self.augment(self.party, rows, rng))
 
 
-def prepare(dataset: Dataset, calibration: float, seed: int, settings: str = "") -> Prepared:
-    """Hold out `calibration` of the official training part, stratified; standardise by what is left.
+def prepare_dataset(dataset: Dataset, calibration: float, seed: int, settings: str = "") -> Prepared:
+    """Hold out a share of the official training part for calibration, stratified; standardise by the rest.
 
     Parameters
     ----------
     dataset
-        A data source.
+        The data set.
     calibration
         The share held out.
     seed
         Of the split.
     settings
-        What else decides the training data, such as how it is altered; checkpoints are told apart by it.
+        Anything else the training data depend on, such as augmentation; checkpoints are told apart by it.
     """
     first, second = stratified_split(dataset.train.labels, calibration, seed)
     train, held = dataset.train.take(first), dataset.train.take(second)
@@ -75,13 +90,87 @@ def prepare(dataset: Dataset, calibration: float, seed: int, settings: str = "")
     def scaled(part: Part) -> Part:
         return Part(part.ids, part.labels, tuple(s(view) for s, view in zip(scalers, part.views, strict=True)))
 
-    fingerprint = split_hash(*((part.ids, part.labels) for part in (train, held, dataset.test)))
+    split = split_hash(*((part.ids, part.labels) for part in (train, held, dataset.test)))
     views = tuple(
         TrainingView(scale(view), first, None if dataset.augment is None else _Altered(dataset.augment, party, scale))
         for party, (scale, view) in enumerate(zip(scalers, train.views, strict=True))
     )
-    told = f"{fingerprint}/{content_hash([view.clean for view in views])}/{settings}"
-    data = TrainingData(views, train.labels, dataset.classes, dataset.party_names, told)
-    return Prepared(
-        data, train.ids, scaled(held), scaled(dataset.test), tuple(map(ImagePreprocess, scalers)), fingerprint
+    fingerprint = f"{split}/{content_hash([view.clean for view in views])}/{settings}"
+    data = TrainingData(views, train.labels, dataset.classes, dataset.party_names, fingerprint)
+    # Feature vectors (N, d) are standardised per feature, as images are per channel.
+    preprocess = tuple(
+        ImagePreprocess(scale, "NCHW"[: view.ndim]) for scale, view in zip(scalers, train.views, strict=True)
     )
+    return Prepared(data, scaled(held), scaled(dataset.test), preprocess, dataset.class_names, split)
+
+
+def encode_labels(labels: LabelArray, class_names: Sequence[str]) -> IntArray:
+    """Labels as 0 … K − 1, by their text."""
+    codes = {name: index for index, name in enumerate(class_names)}
+    unknown = sorted({str(value) for value in labels.tolist()} - set(codes))
+    if unknown:
+        raise LabelError(f"label {unknown[0]!r} was not in training: the classes are {', '.join(class_names)}")
+    return np.array([codes[str(value)] for value in labels.tolist()], dtype=np.int64)
+
+
+def read_aligned(
+    views: Paths, labels: str | os.PathLike[str], *, id_column: str = "id", label_column: str = "label"
+) -> tuple[LabelArray, list[PartyView], LabelArray]:
+    """Read views and labels from files, as `gainroute.io.views` does: ids, views and labels, aligned by row."""
+    read = [read_view(path, id_column=id_column, label_column=label_column) for path in views]
+    names = [view.name for view in read]
+    if len(set(names)) < max(2, len(names)):
+        raise DataError(f"views {', '.join(names) or '(none)'}: at least two, of different names, are needed")
+    ids, aligned, values = align(read, read_labels(labels, id_column=id_column, label_column=label_column))
+    return ids, aligned, np.asarray(values)
+
+
+def prepare_views(
+    views: Paths,
+    labels: str | os.PathLike[str],
+    *,
+    seed: int,
+    test: float,
+    calibration: float,
+    id_column: str = "id",
+    label_column: str = "label",
+    kinds: Mapping[str, str] | None = None,
+) -> Prepared:
+    """Read, align, split and preprocess files of views.
+
+    Parameters
+    ----------
+    views, labels
+        Files, as `gainroute.io.views` reads them; the name of a view's file without its suffix is the party's name.
+    seed
+        Of both splits.
+    test
+        Share of all samples held out for the test.
+    calibration
+        Share of the rest held out for calibration.
+    id_column, label_column
+        Of Parquet files.
+    kinds
+        ``"images"`` or ``"features"`` by party name, to override what the shape of its view implies.
+    """
+    ids, aligned, values = read_aligned(views, labels, id_column=id_column, label_column=label_column)
+    names, kinds = tuple(view.name for view in aligned), kinds or {}
+    strange = sorted(set(kinds) - set(names))
+    if strange:
+        raise SettingError(f"a kind is given for {strange[0]!r}, but the views are {', '.join(names)}")
+    unique, counts = np.unique(values, return_counts=True)
+    if len(unique) < 2 or counts.min() < _FEWEST:
+        found = ", ".join(f"{name} {count}" for name, count in zip(unique[:5], counts[:5], strict=True))
+        raise DataError(f"classes by size: {found}…: at least 2 classes of {_FEWEST} samples each are needed")
+    class_names = tuple(str(name) for name in unique.tolist())
+    codes = encode_labels(values, class_names)
+    rest, held_out = stratified_split(codes, test, seed)
+    first, second = stratified_split(codes[rest], calibration, seed)
+    train, held = rest[first], rest[second]
+    fitted = tuple(fit_preprocess(view.take(train).raw, kinds.get(view.name, "auto")) for view in aligned)
+    whole = Part(ids, codes, tuple(apply_preprocess(p, view.raw) for p, view in zip(fitted, aligned, strict=True)))
+    split = split_hash(*((ids[rows], codes[rows]) for rows in (train, held, held_out)))
+    ready = tuple(TrainingView(x[train], train) for x in whole.views)
+    fingerprint = f"{split}/{content_hash([view.clean for view in ready])}"
+    data = TrainingData(ready, codes[train], len(class_names), names, fingerprint)
+    return Prepared(data, whole.take(held), whole.take(held_out), fitted, class_names, split, whole)

@@ -68,6 +68,21 @@ class RouteAnswers:
     subset_predictions: Mapping[tuple[int, ...], IntArray] = field(default_factory=dict)
     defer: Mapping[str, DeferAnswers] = field(default_factory=dict)
 
+    @classmethod
+    def from_posteriors(
+        cls,
+        ids: LabelArray,
+        labels: IntArray,
+        local: Float32,
+        strong: Float32,
+        subset_predictions: Mapping[tuple[int, ...], IntArray] | None = None,
+        defer: Mapping[str, DeferAnswers] | None = None,
+    ) -> RouteAnswers:
+        """Answers whose predictions follow from the posteriors: the weak one from their mean over the parties."""
+        weak = local.mean(axis=0, dtype=np.float64).argmax(axis=1).astype(np.int64)
+        prediction = strong.argmax(axis=1).astype(np.int64)
+        return cls(ids, labels, local, strong, weak, prediction, subset_predictions or {}, defer or {})
+
     def __len__(self) -> int:
         return len(self.labels)
 

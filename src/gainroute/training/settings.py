@@ -110,19 +110,24 @@ class RouteSettings:
     defer: DeferSettings = field(default_factory=DeferSettings)
 
 
-def default_route_settings(samples: int = 1024) -> RouteSettings:
+def default_route_settings(
+    samples: int = 1024, epochs: int | None = None, local_epochs: int | None = None
+) -> RouteSettings:
     """Settings for data nobody has tuned for: small models, the stem by image size.
 
     Parameters
     ----------
     samples
-        How many there are to train on. Few samples are taken in small batches: an epoch of one step leaves
-        batch normalisation without running means to answer by.
+        How many there are to train on. Few samples are split into small batches, because after epochs of one step
+        batch normalisation would have no running means to answer by.
+    epochs, local_epochs
+        Of the strong route (20) and of the local classifiers (10).
     """
     batch = min(64, max(8, samples // 16))
+    strong, local = 20 if epochs is None else epochs, 10 if local_epochs is None else local_epochs
     return RouteSettings(
-        local=LocalSettings(epochs=10, batch=batch, rate=5e-3),
-        vfl=VflSettings(epochs=20, batch=batch, rate=2e-3, width=16, stem="auto", latent=128, auxiliary=0.5),
-        masked=MaskedSettings(epochs=10, batch=batch, rate=2e-3),
+        local=LocalSettings(epochs=local, batch=batch, rate=5e-3),
+        vfl=VflSettings(epochs=strong, batch=batch, rate=2e-3, width=16, stem="auto", latent=128, auxiliary=0.5),
+        masked=MaskedSettings(epochs=min(10, strong), batch=batch, rate=2e-3),
         defer=DeferSettings(alphas=(1.0,)),
     )

@@ -1,4 +1,4 @@
-"""Writing the models of a run into its folder, and serving from there: `TrainedParty` and `TrainedFusion`."""
+"""Writing trained models into a run folder, and answering from there: `TrainedParty` and `TrainedFusion`."""
 
 from __future__ import annotations
 
@@ -13,55 +13,45 @@ import torch
 
 from gainroute._util.files import write_json, write_npz
 from gainroute.errors import DataError, ShapeError
-from gainroute.io.preprocess import Preprocess, Raw, apply_preprocess, preprocess_from_json
+from gainroute.io.preprocess import Raw, apply_preprocess, preprocess_from_json
 from gainroute.io.run_folder import PartyFolder, RunFolder, ServerFolder, read_json
 from gainroute.io.tables import read_table
 from gainroute.routing.types import LabelArray
 from gainroute.training.models.build import load_model, save_model
+from gainroute.training.prepare import Prepared
 from gainroute.training.routes import Routes, predict
 from gainroute.training.training_view import forward_all
 
 __all__ = ["TrainedFusion", "TrainedParty", "load_fusion", "load_parties", "write_run"]
 
 
-def write_run(
-    folder: str | os.PathLike[str],
-    routes: Routes,
-    preprocess: Sequence[Preprocess],
-    ids: LabelArray,
-    views: Sequence[npt.NDArray[np.float32]],
-    *,
-    party_names: Sequence[str],
-    class_names: Sequence[str],
-) -> None:
-    """Write the folders of a trained run.
+def write_run(folder: str | os.PathLike[str], routes: Routes, prepared: Prepared) -> RunFolder:
+    """Write one folder per party, with the views it can answer for, and one for the server.
 
     Parameters
     ----------
     folder
-        Of the run.
+        The run folder.
     routes
-        What was trained.
-    preprocess
-        One a party.
-    ids, views
-        (N,), and one preprocessed (N, …) a party: what the parties will answer for.
-    party_names, class_names
-        In the order of views and of labels.
+        The trained models.
+    prepared
+        The data they were trained on.
     """
-    run = RunFolder.at(folder)
-    for index, name in enumerate(party_names):
-        home = run.party(name)
-        strong = routes.strong
-        save_model(routes.local[index], routes.local_specs[index], home.local_model)
-        save_model(strong.encoders[index], strong.encoder_specs[index], home.encoder)
-        body = {"name": name, "class_names": list(class_names), "preprocess": preprocess[index].to_json()}
-        write_json(home.description, body)
-        write_npz(home.views, {"ids": ids, "x": views[index]}, compress=True)
-    save_model(routes.strong.head, routes.strong.head_spec, run.server.head)
-    save_model(routes.masked, routes.strong.head_spec, run.server.masked_head)
-    # Last: a folder with this file is a whole one.
-    write_json(run.description, {"party_names": list(party_names), "class_names": list(class_names)})
+    run, strong = RunFolder.at(folder), routes.strong
+    names, classes = list(prepared.train.party_names), list(prepared.class_names)
+    served = prepared.calibration.joined(prepared.test) if prepared.whole is None else prepared.whole
+    for index, name in enumerate(names):
+        party = run.party(name)
+        save_model(routes.local[index], routes.local_specs[index], party.local_model)
+        save_model(strong.encoders[index], strong.encoder_specs[index], party.encoder)
+        preprocess = prepared.preprocess[index].to_json()
+        write_json(party.description, {"name": name, "class_names": classes, "preprocess": preprocess})
+        write_npz(party.views, {"ids": served.ids, "x": served.views[index]}, compress=True)
+    save_model(strong.head, strong.head_spec, run.server.head)
+    save_model(routes.masked, strong.head_spec, run.server.masked_head)
+    # Written last: a folder with this file is complete.
+    write_json(run.description, {"party_names": names, "class_names": classes})
+    return run
 
 
 class TrainedParty:
@@ -105,12 +95,12 @@ class TrainedParty:
         return int(self._encoder.dimension)  # type: ignore[arg-type]  # torch types every attribute alike
 
     def holding(self, ids: LabelArray, raw: Raw) -> TrainedParty:
-        """The same party with other views: as they were given, preprocessed as in training."""
+        """The same party with other views: given raw, preprocessed as in training."""
         other = object.__new__(TrainedParty)
         other.__dict__.update(self.__dict__)
         inputs = apply_preprocess(self._preprocess, raw)
         if len(inputs) != len(ids):
-            raise DataError(f"{len(ids)} ids for {len(inputs)} samples of party {self.name!r}: one id a sample")
+            raise DataError(f"{len(ids)} ids for {len(inputs)} samples of party {self.name!r}: one id per sample")
         other._hold(ids, inputs)
         return other
 
@@ -154,20 +144,27 @@ class TrainedFusion:
         Parameters
         ----------
         embeddings
-            One (N, dᵢ) a party, in the order of training.
+            One (N, dᵢ) per party, in the order of training.
         present
-            (M,) which parties are there; where some are not, the masked head answers and theirs are not looked at.
+            (M,) which parties are present. If some are absent, the masked head answers and ignores their embeddings.
         """
-        arrays = [np.asarray(embedding, np.float32) for embedding in embeddings]
-        if len({len(array) for array in arrays}) != 1:
-            raise ShapeError(f"embeddings of {[len(a) for a in arrays]} samples: all parties answer for the same ones")
-        tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
-        if present is None or np.all(present):
-            return predict(self._head, tensors, self._device)
+        if present is not None and not np.all(present):
+            return self.masked(embeddings, present)
+        return predict(self._head, _tensors(embeddings), self._device)
+
+    def masked(self, embeddings: Sequence[npt.ArrayLike], present: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Posteriors (N, K) of the masked head, even if all parties are present."""
         mask = torch.from_numpy(np.asarray(present, dtype=bool))
-        if mask.shape != (len(tensors),) or not mask.any():
-            raise ShapeError(f"present is {present!r}: one truth value a party, at least one of them true")
-        return predict(self._masked, tensors, self._device, mask)
+        if mask.shape != (len(embeddings),) or not mask.any():
+            raise ShapeError(f"present is {present!r}: one truth value per party, at least one of them true")
+        return predict(self._masked, _tensors(embeddings), self._device, mask)
+
+
+def _tensors(embeddings: Sequence[npt.ArrayLike]) -> list[torch.Tensor]:
+    arrays = [np.asarray(embedding, np.float32) for embedding in embeddings]
+    if len({len(array) for array in arrays}) != 1:
+        raise ShapeError(f"embeddings of {[len(a) for a in arrays]} samples: all parties answer for the same ones")
+    return [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
 
 
 def load_fusion(server_dir: str | os.PathLike[str], device: str = "cpu") -> TrainedFusion:

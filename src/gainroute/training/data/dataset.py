@@ -56,6 +56,11 @@ class Part:
         """The samples of `rows`, in that order."""
         return Part(self.ids[rows], self.labels[rows], tuple(view[rows] for view in self.views))
 
+    def joined(self, other: Part) -> Part:
+        """These samples, then those of `other`."""
+        views = tuple(np.concatenate(pair) for pair in zip(self.views, other.views, strict=True))
+        return Part(np.concatenate([self.ids, other.ids]), np.concatenate([self.labels, other.labels]), views)
+
     def __len__(self) -> int:
         return len(self.labels)
 

@@ -1,0 +1,142 @@
+"""The report of a trained run: every router on its held-out part, and the run on new data."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from gainroute import __version__
+from gainroute._util.files import write_bytes
+from gainroute._util.progress import NoProgress, Progress
+from gainroute.experiments.measures import Routed, measures_at, routed
+from gainroute.experiments.pages.headline import headline_of
+from gainroute.experiments.pages.run import draw_own, own_page
+from gainroute.experiments.records import Record, save_record
+from gainroute.experiments.scores import RouterScores, answers_by_mean
+from gainroute.experiments.study import study_of
+from gainroute.experiments.summary import RATES, summarise
+from gainroute.io.run_folder import RunFolder
+from gainroute.routing.labels import Labels
+from gainroute.routing.payload import communication_cost
+from gainroute.routing.router import Router
+from gainroute.training.route_answers import RouteAnswers
+from gainroute.training.run import TrainedRun, answer_views, load_calibrated_router
+from gainroute.training.trained_run import load_fusion, load_parties
+
+__all__ = ["evaluate_run", "report_run"]
+
+
+def report_run(trained: TrainedRun, progress: Progress | None = None) -> dict[str, Any]:
+    """Evaluate all routers on the answers of a run, and write ``record.npz``, ``report.html`` and ``results.json``.
+
+    Parameters
+    ----------
+    trained
+        The run, with its answers on the calibration and test parts.
+    progress
+        Where progress is reported.
+
+    Returns
+    -------
+    dict
+        What ``results.json`` holds: `gainroute.experiments.study.summarise`, a headline, and the router as deployed.
+    """
+    began, progress = time.perf_counter(), progress or NoProgress()
+    progress.start("routing and drawing", 3)
+    names = trained.class_names, trained.party_names
+    record = Record("own", trained.seed, trained.calibration, trained.test, {}, {}, *names, trained.metadata)
+    save_record(record, trained.folder.record)
+    progress.advance()
+    study, router = study_of([record]), trained.router
+    budget, codec = router.budget, trained.codec
+    results = summarise(study, sorted({*RATES, budget}))
+    classes, dimensions = results["class_count"], results["embedding_dimensions"]
+    results["bytes"] = [communication_cost(classes, dimensions, at, codec=codec) for at in results["rates"]]
+    rate, accuracy = _routed_by(router, trained.test).deploy(router.threshold_)
+    results["headline"] = headline_of(results, budget, (rate, accuracy))
+    results["deployed"] = {"budget": budget, "threshold": router.threshold_, "rate": rate, "accuracy": accuracy}
+    results |= {"codec": codec, "version": __version__, "files": ["report.html", "results.json", "record.npz"]}
+    progress.advance()
+    results["seconds"] = {"training": round(sum(record.metadata["seconds"].values()), 1)}
+    write_bytes(trained.folder.report, own_page(results, draw_own(study, record)).encode())
+    results["seconds"]["all"] = round(trained.seconds + time.perf_counter() - began, 1)
+    write_bytes(trained.folder.results, json.dumps(results, indent=1).encode())
+    progress.advance()
+    return results | {"folder": str(trained.folder.path)}
+
+
+def evaluate_run(
+    run_dir: str | os.PathLike[str],
+    views: Sequence[str | os.PathLike[str]],
+    labels: str | os.PathLike[str],
+    *,
+    id_column: str = "id",
+    label_column: str = "label",
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Apply a run to new data: both routes, the router as deployed, and what other budgets would have given.
+
+    Parameters
+    ----------
+    run_dir
+        A folder that `gainroute train` has written.
+    views, labels, id_column, label_column
+        As in `gainroute.training.run.answer_views`.
+    device
+        A torch device.
+    """
+    router = load_calibrated_router(run_dir)
+    codec, parties = router.provenance_.codec, load_parties(run_dir, device)
+    fusion = load_fusion(RunFolder.at(run_dir).server.path, device)
+    answers = answer_views(parties, fusion, views, labels, id_column=id_column, label_column=label_column, codec=codec)
+    run, classes = _routed_by(router, answers), parties[0].class_names
+    dimensions = [party.dimension for party in parties]
+
+    at = measures_at([run], RATES)
+    budgets = []
+    for i, rate in enumerate(RATES):
+        given, accuracy = run.deploy(router.threshold_for(rate))
+        budgets.append(
+            {
+                "budget": rate,
+                "accuracy": float(at.accuracy[0, i]),
+                "precision": float(at.precision[0, i]),
+                "neutral": float(at.neutral[0, i]),
+                "bytes": communication_cost(len(classes), dimensions, rate, codec=codec),
+                "rate_given": given,
+                "accuracy_given": accuracy,
+            }
+        )
+    rate, accuracy = run.deploy(router.threshold_)
+    return {
+        "samples": len(answers),
+        "parties": [party.name for party in parties],
+        "classes": list(classes),
+        "codec": codec,
+        "weak": float(run.weak_right.mean()),
+        "strong": float(run.strong_right.mean()),
+        "deployed": {
+            "budget": router.budget,
+            "threshold": router.threshold_,
+            "rate": rate,
+            "accuracy": accuracy,
+            "bytes": communication_cost(len(classes), dimensions, rate, codec=codec),
+        },
+        "budgets": budgets,
+    }
+
+
+def _routed_by(router: Router, answers: RouteAnswers) -> Routed:
+    """Route answers by a fitted router; both routes answer as the router would have them."""
+    decision = router.route(answers.local_posteriors)
+    names = Labels(router.n_classes_, router.classes)
+    weak, strong = answers.weak_prediction, {}
+    if not answers_by_mean(router):
+        weak = names.encode(decision.weak_prediction, "weak_prediction")
+    if router.blends_:
+        blended = router.strong_answers(decision, answers.strong_posterior)
+        strong = {0: names.encode(blended, "strong_prediction")}
+    return routed(RouterScores({0: decision.score}, {0: weak}, {}, strong), answers, 0)

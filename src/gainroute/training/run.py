@@ -1,0 +1,236 @@
+"""A run, from files of views to a folder that can be served: train both routes, answer, calibrate the router."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gainroute._util.progress import NoProgress, Progress
+from gainroute.errors import ArtifactError, DataError
+from gainroute.io.run_folder import SERVER, RunFolder
+from gainroute.routing.artifacts import load, save
+from gainroute.routing.decide import BUDGET_REMEDY
+from gainroute.routing.inputs import check_fraction
+from gainroute.routing.payload import check_codec
+from gainroute.routing.router import Router
+from gainroute.routing.routers import ExpectedGainRouter
+from gainroute.training.answer import answer_as_served, answer_defer
+from gainroute.training.checkpoint import CheckpointStore
+from gainroute.training.prepare import Paths, Prepared, encode_labels, prepare_views, read_aligned
+from gainroute.training.route_answers import RouteAnswers
+from gainroute.training.routes import Routes, train_routes
+from gainroute.training.settings import RouteSettings, default_route_settings
+from gainroute.training.trained_run import TrainedFusion, TrainedParty, load_fusion, load_parties, write_run
+
+__all__ = ["TrainedRun", "answer_views", "calibrate_run", "describe_training", "load_calibrated_router", "train_run"]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run folder as training left it, and what it answered.
+
+    Attributes
+    ----------
+    folder
+        Where it is.
+    router
+        Calibrated on `calibration`.
+    codec
+        How embeddings are sent.
+    calibration, test
+        The answers on the two held-out parts, as they will be served.
+    class_names, party_names
+        In the order of labels and of views.
+    seed
+        Of splits and training.
+    metadata
+        As `describe_training` returns it.
+    seconds
+        How long all of it took.
+    """
+
+    folder: RunFolder
+    router: ExpectedGainRouter
+    codec: str
+    calibration: RouteAnswers
+    test: RouteAnswers
+    class_names: tuple[str, ...]
+    party_names: tuple[str, ...]
+    seed: int
+    metadata: Mapping[str, Any]
+    seconds: float
+
+
+def train_run(
+    views: Paths,
+    labels: str | os.PathLike[str],
+    out_dir: str | os.PathLike[str],
+    *,
+    budget: float = 0.2,
+    codec: str = "float32",
+    seed: int = 0,
+    test: float = 0.3,
+    calibration: float = 0.2,
+    id_column: str = "id",
+    label_column: str = "label",
+    kinds: Mapping[str, str] | None = None,
+    epochs: int | None = None,
+    local_epochs: int | None = None,
+    settings: RouteSettings | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> TrainedRun:
+    """Train both routes on files of views, write the run folder, and calibrate its router.
+
+    Calibration and test samples are answered once, as they will be served, and the router is calibrated on these
+    answers.
+
+    Parameters
+    ----------
+    views, labels, seed, test, calibration, id_column, label_column, kinds
+        As in `gainroute.training.prepare.prepare_views`.
+    out_dir
+        The run folder. Checkpoints are kept in ``work`` within it, and an interrupted run is resumed.
+    budget, codec
+        The share of samples that may be escalated, and how embeddings are sent.
+    epochs, local_epochs
+        Of the strong route and of the local classifiers; small numbers by default.
+    settings
+        Everything about training, in place of the defaults.
+    device, progress
+        A torch device, and where progress is reported.
+    """
+    budget, codec = check_fraction(budget, "budget", BUDGET_REMEDY), check_codec(codec)
+    began, progress = time.perf_counter(), progress or NoProgress()
+    prepared = prepare_views(
+        views, labels, seed=seed, test=test, calibration=calibration, id_column=id_column, label_column=label_column,
+        kinds=kinds,
+    )  # fmt: skip
+    chosen = settings or default_route_settings(len(prepared.train.labels), epochs, local_epochs)
+    store = CheckpointStore(Path(out_dir) / "work")
+    routes = train_routes(prepared.train, chosen, seed=seed, store=store, progress=progress, device=device)
+    config = {"seed": seed, "test": test, "calibration": calibration, **asdict(chosen)}
+    metadata = describe_training(config, prepared, routes, store.seconds())
+
+    run = write_run(out_dir, routes, prepared)
+    parties, fusion = load_parties(run.path, device), load_fusion(run.server.path, device)
+    held, tested = (
+        replace(
+            answer_as_served(parties, fusion, part.ids, part.labels, codec),
+            defer=answer_defer(routes.defer, part.views, device),
+        )
+        for part in (prepared.calibration, prepared.test)
+    )
+    router = calibrate_run(run.path, held, budget=budget, codec=codec, seed=seed)
+    seconds = time.perf_counter() - began
+    names = prepared.class_names, prepared.train.party_names
+    return TrainedRun(run, router, codec, held, tested, *names, seed, metadata, seconds)
+
+
+def describe_training(
+    config: dict[str, Any], prepared: Prepared, routes: Routes, seconds: Mapping[str, float]
+) -> dict[str, Any]:
+    """Everything a record says about training: config, versions, split, sizes and timings."""
+    strong = routes.strong
+    return {
+        "config": config,
+        "versions": {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__},
+        "split_hash": prepared.split_hash,
+        "embedding_dimensions": list(strong.head_spec.options["dimensions"]),
+        "parameters": {
+            "local": [_count(model) for model in routes.local],
+            "encoder": [_count(model) for model in strong.encoders],
+            "head": _count(strong.head),
+        },
+        "train_samples": len(prepared.train.labels),
+        "seconds": {name: round(value, 1) for name, value in seconds.items()},
+    }
+
+
+def _count(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def calibrate_run(
+    run_dir: str | os.PathLike[str],
+    answers: RouteAnswers,
+    *,
+    budget: float = 0.2,
+    codec: str = "float32",
+    seed: int = 0,
+) -> ExpectedGainRouter:
+    """Calibrate the expected-gain router on the run's own answers, and save it next to the fusion head.
+
+    Parameters
+    ----------
+    run_dir
+        A run folder.
+    answers
+        Of the run, through `codec`, on samples that trained neither route.
+    budget
+        The share of samples that may be escalated.
+    codec
+        How embeddings are sent.
+    seed
+        Of the folds in which the threshold is cross-fitted.
+    """
+    run = RunFolder.at(run_dir)
+    provenance, names = run.provenance(codec), run.class_names
+    router = ExpectedGainRouter(budget, seed=seed, classes=names)
+    router.fit(answers.local_posteriors, np.array(names)[answers.labels], strong_posterior=answers.strong_posterior)
+    save(router, run.server.router, provenance=provenance)
+    return router
+
+
+def load_calibrated_router(run_dir: str | os.PathLike[str]) -> Router:
+    """Load a run's router; raises ArtifactError unless it was calibrated with the models in the folder."""
+    run = RunFolder.at(run_dir)
+    router = load(run.server.router)
+    calibrated, now = router.provenance_.models, run.provenance(router.provenance_.codec).models
+    changed = [holder for holder in now if calibrated.get(holder) != now[holder]]
+    changed += sorted(set(calibrated) - {*run.party_names, SERVER})
+    if changed:
+        raise ArtifactError(
+            f"{run.server.router} was calibrated with other models of {', '.join(changed)} than those in {run.path}; "
+            "train the run again"
+        )
+    return router
+
+
+def answer_views(
+    parties: Sequence[TrainedParty],
+    fusion: TrainedFusion,
+    views: Paths,
+    labels: str | os.PathLike[str],
+    *,
+    id_column: str = "id",
+    label_column: str = "label",
+    codec: str = "float32",
+) -> RouteAnswers:
+    """Answer new views by a trained run.
+
+    Parameters
+    ----------
+    parties, fusion
+        Of the run: `load_parties` and `load_fusion`.
+    views, labels
+        New files; the name of a view's file without its suffix is the party's name, in any order.
+    id_column, label_column
+        Of Parquet files.
+    codec
+        How embeddings are sent to the fusion.
+    """
+    ids, aligned, values = read_aligned(views, labels, id_column=id_column, label_column=label_column)
+    given, names = {view.name: view for view in aligned}, [party.name for party in parties]
+    if sorted(given) != sorted(names):
+        raise DataError(f"views {', '.join(given)}: the run was trained on {', '.join(names)}; name the files alike")
+    serving = [party.holding(ids, given[party.name].raw) for party in parties]
+    return answer_as_served(serving, fusion, ids, encode_labels(values, parties[0].class_names), codec)

@@ -1,0 +1,49 @@
+"""The report of a run, on synthetic answers in place of training."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from synthetic_records import synthetic_record
+
+import gainroute as gr
+from gainroute.experiments import run_report
+from gainroute.experiments.records import load_record
+from gainroute.io.run_folder import RunFolder
+from gainroute.training.run import TrainedRun
+
+
+def test_a_report_is_made_of_the_answers_of_the_run(tmp_path: Path) -> None:
+    record = synthetic_record(0, samples=200)
+    held = record.calibration
+    router = gr.ExpectedGainRouter(0.3, classes=record.class_names)
+    names = np.array(record.class_names)
+    router.fit(held.local_posteriors, names[held.labels], strong_posterior=held.strong_posterior)
+    metadata = {"embedding_dimensions": [16, 16], "seconds": {"local": 1.0, "vfl": 2.0}}
+    trained = TrainedRun(
+        RunFolder(tmp_path), router, "int8", held, record.test, record.class_names, record.party_names, 0, metadata, 5.0
+    )
+    results = run_report.report_run(trained)
+    kept = json.loads((tmp_path / "results.json").read_text())
+    assert kept["headline"] == results["headline"]
+    assert kept["deployed"]["budget"] == 0.3
+    assert (kept["codec"], kept["seconds"]["training"]) == ("int8", 3.0)
+    assert kept["seconds"]["all"] >= 5
+    assert kept["bytes"][-1] == 2 * (4 * len(names) + 16 + 4)
+    assert "</html>" in (tmp_path / "report.html").read_text()
+    assert np.array_equal(load_record(tmp_path / "record.npz").test.strong_prediction, record.test.strong_prediction)
+
+
+def test_a_run_is_judged_by_the_answers_its_router_gives_on_both_routes() -> None:
+    record = synthetic_record(0, alphas=())
+    held, test = record.calibration, record.test
+    names = np.array([f"class {name}" for name in record.class_names])
+    router = gr.ExpectedGainRouter.paper(pooling="log-linear", blend="cv", classes=names.tolist())
+    router.fit(held.local_posteriors, names[held.labels], strong_posterior=held.strong_posterior)
+    assert router.blends_
+    run = run_report._routed_by(router, test)
+    decision = router.route(test.local_posteriors)
+    np.testing.assert_array_equal(run.weak_right, decision.weak_prediction == names[test.labels])
+    strong = router.strong_answers(decision, test.strong_posterior)
+    np.testing.assert_array_equal(run.strong_right, strong == names[test.labels])
+    assert run.weak_right.mean() != test.weak_accuracy

@@ -1,0 +1,161 @@
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from torch import Tensor, nn
+
+from gainroute.errors import ArtifactError, DataError, LabelError, NotAnArtifactError
+from gainroute.experiments.run_report import report_run
+from gainroute.routing.payload import round_trip
+from gainroute.training.models.local import LocalCNN, LocalMLP
+from gainroute.training.run import answer_views, load_calibrated_router, train_run
+from gainroute.training.settings import RouteSettings, default_route_settings
+from gainroute.training.trained_run import TrainedParty, load_fusion, load_parties
+
+
+def _quick() -> RouteSettings:
+    chosen = default_route_settings(67)
+    return replace(
+        chosen,
+        local=replace(chosen.local, epochs=4, widths=(2, 2, 4, 4)),
+        vfl=replace(chosen.vfl, epochs=8, width=2, latent=8, rate=1e-2),
+        masked=replace(chosen.masked, epochs=1),
+    )
+
+
+def _files(root: Path, count: int = 120, seed: int = 0) -> tuple[list[Path], Path]:
+    """An image view, a vector view and a table of unequal shapes, each with some information about the class."""
+    root.mkdir(exist_ok=True)
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % 3
+    ids = np.array([f"id{seed}-{i}" for i in range(count)])
+    images = rng.normal(size=(count, 9, 9)) + y[:, None, None]
+    vectors = rng.normal(size=(count, 4)) + 2 * y[:, None]
+    vectors[::7, 1] = np.nan
+    np.savez(root / "front.npz", x=images, ids=ids)
+    order = rng.permutation(count)
+    np.savez(root / "vitals.npz", x=vectors[order], ids=ids[order])
+    colour = [None if i % 11 == 0 else ["red", "green", "blue"][k] for i, k in enumerate(y)]
+    table = {"id": ids, "colour": colour, "size": rng.normal(size=count), "label": y}
+    parquet.write_table(pa.table(table), root / "card.parquet")
+    np.savez(root / "y.npz", labels=np.array(["ant", "bee", "cat"])[y], ids=ids)
+    return [root / "front.npz", root / "vitals.npz", root / "card.parquet"], root / "y.npz"
+
+
+def test_a_run_has_party_folders_and_a_server_that_answer_new_data(tmp_path: Path) -> None:
+    views, labels = _files(tmp_path / "old")
+    out = tmp_path / "run"
+    trained = train_run(views, labels, out, settings=_quick())
+    assert trained.class_names == ("ant", "bee", "cat")
+    assert trained.party_names == ("front", "vitals", "card")
+    assert (len(trained.calibration), len(trained.test)) == (17, 36)
+    assert list(trained.test.defer) == ["1"]
+    assert len(trained.test.subset_predictions) == 7
+    body = json.loads((out / "parties" / "card" / "party.json").read_text())
+    assert [column["name"] for column in body["preprocess"]["columns"]] == ["colour", "size"]
+    names = sorted(file.name for file in (out / "server").iterdir())
+    assert names == ["head.safetensors", "masked.safetensors", "router.safetensors"]
+    parties, fusion = load_parties(out), load_fusion(out / "server")
+    assert len(parties[0].ids) == 120
+    fresh_views, fresh_labels = _files(tmp_path / "new", 60, seed=1)
+    answers = answer_views(parties, fusion, fresh_views[::-1], fresh_labels)
+    assert len(answers) == 60
+    assert answers.strong_accuracy > 0.6, "a third would be chance"
+
+
+def test_every_held_out_sample_is_answered_exactly_once_as_it_will_be_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[tuple[str, str, str]] = Counter()
+    rows: Counter[str] = Counter()
+
+    def counted(method: str) -> None:
+        original = getattr(TrainedParty, method)
+
+        def ask(self: TrainedParty, ids: list[str], /) -> object:
+            asked.update((method, self.name, sample) for sample in ids)
+            return original(self, ids)
+
+        monkeypatch.setattr(TrainedParty, method, ask)
+
+    def count_rows(model: type[nn.Module]) -> None:
+        original = model.forward
+
+        def forward(self: nn.Module, view: Tensor) -> Tensor:
+            logits: Tensor = original(self, view)
+            if not self.training and logits.shape[1] == 3:  # the nets that may defer have a fourth output
+                rows[model.__name__] += len(view)
+            return logits
+
+        monkeypatch.setattr(model, "forward", forward)
+
+    for method in ("posteriors", "embeddings"):
+        counted(method)
+    for model in (LocalCNN, LocalMLP):
+        count_rows(model)
+    views, labels = _files(tmp_path / "old")
+    trained = train_run(views, labels, tmp_path / "run", codec="int8", settings=_quick())
+    report_run(trained)
+    held_out = [*trained.calibration.ids.tolist(), *trained.test.ids.tolist()]
+    assert asked == Counter(
+        (method, party, sample)
+        for method in ("posteriors", "embeddings")
+        for party in trained.party_names
+        for sample in held_out
+    )
+    assert rows == {"LocalCNN": len(held_out), "LocalMLP": 2 * len(held_out)}, "no local model runs once more"
+
+    monkeypatch.undo()
+    router, answers = load_calibrated_router(tmp_path / "run"), trained.calibration
+    again = type(router)(router.budget, seed=0, classes=trained.class_names)
+    names = np.array(trained.class_names)
+    again.fit(answers.local_posteriors, names[answers.labels], strong_posterior=answers.strong_posterior)
+    assert (router.threshold_, router.provenance_.codec) == (again.threshold_, "int8")
+    parties, ids = load_parties(tmp_path / "run"), answers.ids.tolist()
+    sent = [round_trip(party.embeddings(ids), "int8") for party in parties]
+    assert np.array_equal(load_fusion(tmp_path / "run" / "server")(sent), answers.strong_posterior)
+
+
+def test_a_router_is_refused_beside_other_models(tmp_path: Path) -> None:
+    views, labels = _files(tmp_path / "old")
+    train_run(views, labels, tmp_path / "run", settings=_quick())
+    assert load_calibrated_router(tmp_path / "run").threshold_ is not None
+    folder = tmp_path / "run" / "parties"
+    shutil.copy(folder / "vitals" / "encoder.safetensors", folder / "card" / "encoder.safetensors")
+    with pytest.raises(ArtifactError, match="calibrated with other models of card"):
+        load_calibrated_router(tmp_path / "run")
+
+
+def test_a_run_with_its_own_split_sees_nothing_but_the_training_part(tmp_path: Path) -> None:
+    views, labels = _files(tmp_path / "old")
+    test = train_run(views, labels, tmp_path / "one", settings=_quick()).test.ids
+    with np.load(views[1]) as file:
+        x, ids = file["x"].copy(), file["ids"]
+    x[np.isin(ids, test)] += 1000.0
+    np.savez(views[1], x=x, ids=ids)
+    train_run(views, labels, tmp_path / "two", settings=_quick())
+    one, two = ((tmp_path / run / "parties" / "vitals" / "party.json").read_text() for run in ("one", "two"))
+    assert one == two, "the preprocessing must not know the test samples"
+
+
+def test_what_cannot_be_trained_or_answered_is_said(tmp_path: Path) -> None:
+    views, labels = _files(tmp_path / "old", 30)
+    with pytest.raises(DataError, match="at least two, of different names"):
+        train_run(views[:1], labels, tmp_path / "run", settings=_quick())
+    with pytest.raises(NotAnArtifactError, match="a folder that `gainroute train` has written"):
+        TrainedParty(tmp_path)
+    train_run(views, labels, tmp_path / "run", settings=_quick())
+    run = load_parties(tmp_path / "run"), load_fusion(tmp_path / "run" / "server")
+    with pytest.raises(DataError, match="the run was trained on front, vitals, card"):
+        answer_views(*run, views[:2], labels)
+    with np.load(labels) as file:
+        ids = file["ids"]
+    np.savez(labels, labels=np.full(30, "dog"), ids=ids)
+    with pytest.raises(LabelError, match="'dog' was not in training: the classes are ant, bee, cat"):
+        answer_views(*run, views, labels)
