@@ -185,7 +185,7 @@ def test_own_data_that_cannot_be_used_are_refused(tmp_path: Path, trained: tuple
     assert "codec is 'zip'" in refused("train", "--views", *views, *out, "--codec", "zip")
     assert "budget" in refused("train", "--views", *views, *out, "--budget", "2")
     assert "no such file" in refused("train", "--views", tmp_path / "none.npz", views[0], *out)
-    assert "has no 'id'" in refused("train", "--views", *views, "--labels", labels, "--out", tmp_path / "run")
+    assert "has no column 'id'" in refused("train", "--views", *views, "--labels", labels, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert "is not a run" in refused("evaluate", tmp_path, "--views", *views, "--labels", labels)
     assert "trained on front, card" in refused(

@@ -270,7 +270,7 @@ def test_joining_needs_a_column_and_parquet_files(tmp_path: Path) -> None:
     files, labels = party_files(tmp_path)
     with pytest.raises(DataError, match="nothing to join them by"):
         load_outcomes(files, labels)
-    with pytest.raises(DataError, match="has no 'customer'; it has key"):
+    with pytest.raises(DataError, match="has no column 'customer'; it has key"):
         load_outcomes(files, labels, "customer")
     with pytest.raises(DataError, match="no file was given"):
         load_outcomes([], labels, "key")

@@ -77,7 +77,7 @@ def test_missing_foreign_and_damaged_files_are_named(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(start + b" nonsense")
         with pytest.raises(DataError, match="or truncated"):
             read_view(tmp_path / name)
-    with pytest.raises(DataError, match="has no 'id'; it has key, value"):
+    with pytest.raises(DataError, match="has no column 'id'; it has key, value"):
         read_view(_table(tmp_path / "t.parquet", key=[1], value=[2]))
     with pytest.raises(DataError, match="'nest' is of type list"):
         read_view(_table(tmp_path / "n.parquet", id=[1], nest=[[2]]))

@@ -59,9 +59,9 @@ class Table:
         """Raise DataError unless the file holds these names."""
         missing = [name for name in names if name not in self.columns]
         if missing:
-            raise DataError(
-                f"{self.source} has no {missing[0]!r}; it has {', '.join(self.names) or 'nothing'}: {remedy}"
-            )
+            what = "column " if self.format == "parquet" else ""
+            held = ", ".join(self.names) or "nothing"
+            raise DataError(f"{self.source} has no {what}{missing[0]!r}; it has {held}: {remedy}")
 
     def type_name(self, name: str) -> str:
         """The type of a column, for messages."""

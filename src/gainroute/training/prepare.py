@@ -118,9 +118,6 @@ def read_aligned(
 ) -> tuple[LabelArray, list[PartyView], LabelArray]:
     """Read views and labels from files, as `gainroute.io.views` does: ids, views and labels, aligned by row."""
     read = [read_view(path, id_column=id_column, label_column=label_column) for path in views]
-    names = [view.name for view in read]
-    if len(set(names)) < max(2, len(names)):
-        raise DataError(f"views {', '.join(names) or '(none)'}: at least two, of different names, are needed")
     ids, aligned, values = align(read, read_labels(labels, id_column=id_column, label_column=label_column))
     return ids, aligned, np.asarray(values)
 
@@ -155,6 +152,8 @@ def prepare_views(
     """
     ids, aligned, values = read_aligned(views, labels, id_column=id_column, label_column=label_column)
     names, kinds = tuple(view.name for view in aligned), kinds or {}
+    if len(set(names)) < max(2, len(names)):
+        raise DataError(f"views {', '.join(names) or '(none)'}: at least two, of different names, are needed")
     strange = sorted(set(kinds) - set(names))
     if strange:
         raise SettingError(f"a kind is given for {strange[0]!r}, but the views are {', '.join(names)}")

@@ -193,10 +193,11 @@ def calibrate_run(
 def load_calibrated_router(run_dir: str | os.PathLike[str]) -> Router:
     """Load a run's router; raises ArtifactError unless it was calibrated with the models in the folder."""
     run = RunFolder.at(run_dir)
+    holders = {*run.party_names, SERVER}
     router = load(run.server.router)
     calibrated, now = router.provenance_.models, run.provenance(router.provenance_.codec).models
     changed = [holder for holder in now if calibrated.get(holder) != now[holder]]
-    changed += sorted(set(calibrated) - {*run.party_names, SERVER})
+    changed += sorted(set(calibrated) - holders)
     if changed:
         raise ArtifactError(
             f"{run.server.router} was calibrated with other models of {', '.join(changed)} than those in {run.path}; "
