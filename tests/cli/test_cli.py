@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import fake_package
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -364,6 +365,23 @@ def test_compare_runs_every_router_and_one_of_the_user_s(folder: Path, monkeypat
     assert "derived from gainroute.Router" in refused("compare", "calib.npz", "--router", "mine_cli:nothing")
     assert "module:Class" in refused("compare", "calib.npz", "--router", "mine_cli")
     assert "No module named" in refused("compare", "calib.npz", "--router", "nowhere_to_be_found:X")
+
+
+def test_a_router_of_an_installed_package_is_fitted_compared_and_routes_by_its_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(fake_package.install_parts(folder))
+    out = folder / "theirs.safetensors"
+    fitted = parsed("fit", folder / "calib.npz", "--out", out, "--router", "their-margin", "--budget", "0.3")
+    assert fitted["router"] == "their-margin"
+    assert type(gr.load(out)).__module__ == "their_parts"
+    parsed("route", out, folder / "new.npz", "--out", folder / "decisions.npz")
+    parsed("fit", folder / "calib.npz", "--out", out, "--calibration", "their-calibrator", "--pooling", "their-pool")
+    assert type(gr.load(out).calibrator_).__module__ == "their_parts"
+    compared = parsed("compare", folder / "calib.npz", "--router", "their-margin", "--folds", "2", "--budgets", "0.2")
+    assert "their-margin" in [row["name"] for row in compared["routers"]]
+    refusal = refused("fit", folder / "calib.npz", "--out", out, "--router", "their-margin", "--lam", "2")
+    assert "--lam does not apply to --router their-margin; it applies to expected-gain" in refusal
 
 
 def test_compare_says_plainly_who_wins_or_that_none_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,3 +21,57 @@ def install(folder: Path, name: str, source: str, entry_points: Mapping[str, Map
     )
     (info / "entry_points.txt").write_text("\n".join(groups))
     return folder
+
+
+PARTS = """
+from dataclasses import dataclass
+import numpy as np
+import gainroute as gr
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    offset: float
+    def __call__(self, round_one):
+        top = np.sort(round_one.pooled, axis=1)
+        return self.offset + top[:, -2] - top[:, -1]
+
+class Margin(gr.Router):
+    fitted_types = (Score,)
+    def __init__(self, budget=0.2, *, offset=0.0, **settings):
+        super().__init__(budget, **settings)
+        self.offset = offset
+    def fit_score(self, calibration):
+        return Score(self.offset)
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    factor: np.ndarray
+    def __call__(self, posteriors):
+        scaled = posteriors * self.factor
+        return scaled / scaled.sum(axis=1, keepdims=True)
+
+class Calibrator:
+    fitted_types = (Scaled,)
+    def fit(self, pooled, labels, weight):
+        return Scaled(1 + np.arange(pooled.shape[1]))
+
+@dataclass(frozen=True, eq=False)
+class First:
+    def __call__(self, local, present=None):
+        return local[0].astype(np.float64)
+
+class Pool:
+    fitted_types = (First,)
+    def fit(self, local, labels, weight):
+        return First()
+"""
+
+
+def install_parts(folder: Path) -> Path:
+    """Install a package that offers the router their-margin, their-calibrator and their-pool."""
+    offered = {
+        "gainroute.routers": {"their-margin": "their_parts:Margin"},
+        "gainroute.calibrators": {"their-calibrator": "their_parts:Calibrator"},
+        "gainroute.pools": {"their-pool": "their_parts:Pool"},
+    }
+    return install(folder, "their_parts", PARTS, offered)

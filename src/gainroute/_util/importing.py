@@ -1,4 +1,4 @@
-"""Loading objects by name: `package.module:attribute`, as entry points write it."""
+"""Load objects by name: `package.module:attribute`, as entry points write it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ def load_object(spec: str, name: str) -> Any:
         found = importlib.import_module(module)
     except ImportError as error:
         raise SettingError(
-            f"{name} is {spec!r}, but {module} cannot be imported ({error}); install it or run where it lies"
+            f"{name} is {spec!r}, but {module} cannot be imported ({error}); install it, or run in its folder"
         ) from error
-    try:
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except AttributeError as error:
-        raise SettingError(f"{name} is {spec!r}, but {error}; name an attribute of {module}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise SettingError(f"{name} is {spec!r}, but the module {module} has no {attribute}; check the spelling")
+        found = getattr(found, part)
     return found
 
 

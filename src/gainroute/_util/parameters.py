@@ -1,4 +1,4 @@
-"""Objects that are built from settings alone, and can tell them."""
+"""Objects that are built from settings alone, and can list them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ __all__ = ["Settings"]
 
 
 class Settings:
-    """Base of classes whose constructor keeps each argument under its own name."""
+    """Base of classes whose constructor stores each argument as an attribute of the same name."""
+
+    @classmethod
+    def setting_names(cls) -> tuple[str, ...]:
+        """Names of the constructor's arguments, those of base classes included."""
+        names: dict[str, None] = {}
+        for base in cls.__mro__[:-1]:
+            for name, parameter in inspect.signature(base).parameters.items():
+                if parameter.kind is not parameter.VAR_KEYWORD:
+                    names[name] = None
+        return tuple(names)
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's arguments, by name."""
-        names: dict[str, None] = {}
-        for cls in type(self).__mro__[:-1]:
-            for name, parameter in inspect.signature(cls).parameters.items():
-                if name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
-                    names[name] = None
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in self.setting_names()}
 
     def __repr__(self) -> str:
         default = type(self)().settings()

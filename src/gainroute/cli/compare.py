@@ -1,4 +1,4 @@
-"""`gainroute compare`: every router on a user's own data."""
+"""`gainroute compare`: compare routers on the user's own data."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ def compare(
         list[str] | None,
         typer.Option(
             "--router",
-            metavar="MODULE:CLASS",
+            metavar="NAME|MODULE:CLASS",
             show_default=False,
-            help="A router of your own, from a module in this folder or installed; may be repeated. Its code is run.",
+            help="Another router: a name that an installed package offers, or a class of a module that is installed or "
+            "in this folder (its code is run). May be repeated.",
         ),
     ] = None,
-    folds: Annotated[int, typer.Option(help="How many parts the data are cut into.")] = 5,
+    folds: Annotated[int, typer.Option(help="Number of cross-validation folds.")] = 5,
     budgets: Annotated[
-        str, typer.Option(metavar="B,B,...", help="The budgets at which routers are compared, from 0 to 1.")
+        str, typer.Option(metavar="B,B,...", help="Budgets at which routers are compared, from 0 to 1.")
     ] = "0.1,0.2,0.4",
     utility: Utility = None,
-    seed: Annotated[int, typer.Option(help="Draws the folds and the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the folds and the bootstrap.")] = 0,
     posteriors: Posteriors = None,
     labels: Labels = None,
     on: On = None,
@@ -52,8 +53,8 @@ def compare(
 ) -> None:
     """Compare all routers on your own labelled data, by cross-validation.
 
-    Every router is fitted on all parts of the data but one and judged on that one, at equal budgets. Each is compared
-    with confidence (escalate where the averaged posterior is least sure), the simplest rule there is.
+    Every router is fitted on all folds but one and evaluated on that one, at equal budgets. Each is compared with
+    confidence, the simplest rule: escalate where the largest pooled probability is lowest.
     """
     with notes() as said:
         worth = read_utility(utility)

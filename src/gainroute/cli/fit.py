@@ -1,4 +1,4 @@
-"""`gainroute fit`: calibration data in, router out."""
+"""`gainroute fit`: fit a router on calibration data, and save it."""
 
 from __future__ import annotations
 
@@ -30,18 +30,8 @@ from gainroute.routing.router import Router
 __all__ = ["fit", "register"]
 
 RULES = ("cross-fitted", "calibration", "certified")
-SHARED = ("threshold", "confidence", "min_gain", "seed")
-CALIBRATING = (*SHARED, "calibration", "lam", "eps")
-# Which settings each router takes; the paper's are fixed by the paper.
-SETTINGS = {
-    "expected-gain": (*CALIBRATING, "shrinkage", "pooling", "blend", "utility"),
-    "paper": ("min_gain", "utility"),
-    "confidence": SHARED,
-    "calibrated-confidence": CALIBRATING,
-    "learned-gain": SHARED,
-    "defer": SHARED,
-    "random": SHARED,
-}
+ROUTER_NAMES = ("expected-gain", "paper", "confidence", "calibrated-confidence", "learned-gain", "defer", "random")
+PAPER_SETTINGS = ("min_gain", "utility")  # the others are fixed by the paper
 
 
 @guarded
@@ -51,22 +41,27 @@ def fit(
     budget: Annotated[
         float, typer.Option("--budget", "-b", help="The share of samples that may be escalated, from 0 to 1.")
     ] = 0.2,
-    router: Annotated[str, typer.Option("--router", metavar="NAME", help=f"One of {', '.join(SETTINGS)}.")] = (
-        "expected-gain"
-    ),
+    router: Annotated[
+        str,
+        typer.Option(
+            "--router",
+            metavar="NAME",
+            help=f"{', '.join(ROUTER_NAMES)}, or one of an installed package.",
+        ),
+    ] = ("expected-gain"),
     threshold: Annotated[
         str | None,
         typer.Option(
             metavar="RULE",
             show_default=False,
-            help="How the score above which a sample is escalated is found: cross-fitted (the default: the rate holds "
+            help="How to find the score above which a sample is escalated: cross-fitted (the default: the rate holds "
             "on new data), calibration (the paper's; escalates somewhat more on new data), certified (the true rate "
-            "exceeds the budget with probability at most 1 − confidence; half of the data are kept for it), or a "
+            "exceeds the budget with probability at most 1 − confidence; it sets half of the data aside), or a "
             "number.",
         ),
     ] = None,
     confidence: Annotated[
-        float | None, typer.Option(show_default=False, help="For --threshold certified; 0.95 unless given.")
+        float | None, typer.Option(show_default=False, help="For --threshold certified; 0.95 by default.")
     ] = None,
     min_gain: Annotated[
         float | None,
@@ -81,7 +76,8 @@ def fit(
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help="How posteriors are made to mean what they say: dirichlet (the default), temperature, or none.",
+            help="How the pooled posterior is calibrated: dirichlet (the default), temperature, none, or the name of a "
+            "calibrator that an installed package offers.",
         ),
     ] = None,
     lam: Annotated[
@@ -89,8 +85,8 @@ def fit(
         typer.Option(
             metavar="NUMBER|cv",
             show_default=False,
-            help="Strength λ of the Dirichlet calibration's penalty; cv: by cross-validation (the default of "
-            "expected-gain; 1.0 elsewhere).",
+            help="Penalty λ of the Dirichlet calibration; cv chooses it by cross-validation (the default of "
+            "expected-gain; 1.0 for other routers).",
         ),
     ] = None,
     eps: Annotated[
@@ -98,7 +94,7 @@ def fit(
         typer.Option(
             metavar="NUMBER|cv",
             show_default=False,
-            help="Floor ε under its logarithm (1e-6 unless given); cv: by cross-validation.",
+            help="Floor ε under the logarithm (1e-6 by default); cv chooses it by cross-validation.",
         ),
     ] = None,
     shrinkage: Annotated[
@@ -115,7 +111,8 @@ def fit(
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help="log-linear (the default): weigh the parties by what they have shown to know; or mean, the paper's.",
+            help="log-linear (the default): weight the parties by how informative they are; mean, the paper's; or the "
+            "name of a pool that an installed package offers.",
         ),
     ] = None,
     blend: Annotated[
@@ -123,11 +120,11 @@ def fit(
         typer.Option(
             metavar="NAME",
             show_default=False,
-            help="cv (the default): let the strong answer take the posteriors into account where that has been right "
-            "more often on samples held out, which needs strong_posterior; or none, the paper's.",
+            help="cv (the default): let the strong answer take the parties' posteriors into account if that is right "
+            "more often on held-out samples, which needs strong_posterior; or none, the paper's.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(show_default=False, help="Draws the folds; 0 unless given.")] = None,
+    seed: Annotated[int | None, typer.Option(show_default=False, help="Seed of the folds; 0 by default.")] = None,
     posteriors: Posteriors = None,
     labels: Labels = None,
     on: On = None,
@@ -136,7 +133,7 @@ def fit(
 ) -> None:
     """Fit a router on calibration data: labelled samples that trained neither route.
 
-    Prints the samples of each class, the accuracy of both routes, and the share of new samples that will be escalated.
+    Prints the samples per class, the accuracy of both routes, and the expected escalation rate on new data.
     """
     with notes() as said:
         build = _builder(
@@ -178,25 +175,25 @@ def fit(
 
 
 def _builder(name: str, **settings: Any) -> Callable[[float, Any], Router]:
-    from gainroute.routing import routers as known
+    from gainroute.routing.routers import ROUTERS, ExpectedGainRouter
+
+    if name not in ROUTER_NAMES and name not in ROUTERS.names():
+        allowed = ", ".join(dict.fromkeys((*ROUTER_NAMES, *ROUTERS.names())))
+        raise SettingError(
+            f"--router is {name!r}; allowed are {allowed}: for another, install the package that offers it (group "
+            f"{ROUTERS.group!r} of its entry points)"
+        )
+
+    def applies(key: str, router: str) -> bool:
+        return key in (PAPER_SETTINGS if router == "paper" else ROUTERS.get(router).setting_names())
 
     given = {key: value for key, value in settings.items() if value is not None}
-    if name not in SETTINGS:
-        raise SettingError(f"--router is {name!r}; allowed are {', '.join(SETTINGS)}")
     for key in given:
-        if key not in SETTINGS[name]:
-            where = ", ".join(other for other, keys in SETTINGS.items() if key in keys)
+        if not applies(key, name):
+            where = ", ".join(router for router in ROUTER_NAMES if applies(key, router))
             raise SettingError(f"--{key.replace('_', '-')} does not apply to --router {name}; it applies to {where}")
-    kinds: dict[str, Callable[..., Router]] = {
-        "expected-gain": known.ExpectedGainRouter,
-        "paper": known.ExpectedGainRouter.paper,
-        "confidence": known.ConfidenceRouter,
-        "calibrated-confidence": known.CalibratedConfidenceRouter,
-        "learned-gain": known.LearnedGainRouter,
-        "defer": known.DeferRouter,
-        "random": known.RandomRouter,
-    }
-    return lambda budget, classes: kinds[name](budget, classes=classes, **given)
+    make: Callable[..., Router] = ExpectedGainRouter.paper if name == "paper" else ROUTERS.get(name)
+    return lambda budget, classes: make(budget, classes=classes, **given)
 
 
 def _summary(router: Router, given: Outcomes, name: str) -> dict[str, Any]:
@@ -232,22 +229,24 @@ def _print(result: dict[str, Any]) -> None:
     lines = {
         "data": f"{result['data']}: {result['samples']:,} samples, {_named(result['parties'])}, "
         f"{result['classes']} classes",
-        "samples a class": _counts(result["samples_by_class"]),
-        "weak route": f"{percent(result['weak_accuracy'])} right (the parties' posteriors, averaged)",
+        "samples per class": _counts(result["samples_by_class"]),
+        "weak route": f"{percent(result['weak_accuracy'])} right (the pooled posteriors of the parties)",
         "strong route": f"{percent(result['strong_accuracy'])} right",
         "threshold": f"score > {result['threshold']:.4g} is escalated ({result['threshold_rule']})",
-        "rate to expect": f"{percent(result['expected_rate'])} of new samples escalated, 95 % interval "
+        "expected rate": f"{percent(result['expected_rate'])} of new samples escalated, 95 % interval "
         f"{_range(result['expected_rate_interval'])} (budget {budget_text(result['budget'])})",
         "written to": result["out"],
     }
     for name, text in lines.items():
         out.print(f"{name:<16} {text}", soft_wrap=True)
     if result["threshold_rule"] == "calibration":
-        out.print("The threshold was read off the samples the router was fitted on: new data escalate somewhat more.")
+        out.print(
+            "The threshold was computed from the samples the router was fitted on: new data escalate somewhat more."
+        )
     if result["min_gain"] is not None and result["expected_rate"] < result["budget"] - 0.005:
         out.print("The minimum gain keeps the rate below the budget.")
     if result["strong_accuracy"] <= result["weak_accuracy"]:
-        out.print("The strong route is not right more often than the weak one: a budget buys little on these data.")
+        out.print("The strong route is not right more often than the weak route: a budget gains little on these data.")
     out.print(f"Next, on other labelled samples: gainroute plan {result['out']} holdout.npz", soft_wrap=True)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from gainroute.errors import SettingError
 from gainroute.routing.decide import BUDGET_REMEDY, calibration_threshold
 from gainroute.routing.inputs import check_fraction
 from gainroute.routing.router import Router
+from gainroute.routing.two_round import Decider
 from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray
 
 __all__ = ["BudgetController", "ControlledDecision"]
@@ -353,3 +354,7 @@ def _check_step(step: float) -> float:
     if not isinstance(step, (int, float, np.integer, np.floating)) or not 0 < step <= 1:
         raise SettingError(f"step is {step!r}; it lies in (0, 1]: None for the default, 1/39 at most")
     return float(step)
+
+
+if TYPE_CHECKING:
+    DECIDERS: tuple[type[Decider], ...] = (Router, BudgetController)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gainroute._util.importing import load_object
 from gainroute._util.resampling import gain_curve, gains_at, interval, replicates, resamples
 from gainroute.errors import GainrouteWarning, SettingError, TooFewSamplesError
 from gainroute.evaluation.plan import outcome_values
@@ -20,6 +20,7 @@ from gainroute.routing.inputs import as_local_posteriors, as_utility, as_weights
 from gainroute.routing.labels import as_labels
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
+    ROUTERS,
     CalibratedConfidenceRouter,
     ConfidenceRouter,
     ExpectedGainRouter,
@@ -46,26 +47,19 @@ ORACLE = "oracle (needs labels)"
 
 
 def load_router(spec: str) -> type[Router]:
-    """Find a router of the user's own, named "module:Class"; the module is run, as the user asked.
+    """Find a router by its registered name, or as "module:Class", which runs the module.
 
-    The current folder is looked in first, as `python` does.
+    The current folder is searched first, as `python` does.
     """
-    module, colon, name = spec.partition(":")
-    if not (module and colon and name):
-        raise SettingError(f"router is {spec!r}; module:Class is needed, such as mine:MyRouter for mine.py")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise SettingError(
-            f"router {spec!r} cannot be imported ({error}); is {module}.py in this folder, or installed?"
-        ) from error
-    except AttributeError:
-        raise SettingError(f"router {spec!r}: the module {module} has no {name}; check the spelling") from None
+    if ":" in spec:
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        found = load_object(spec, "router")
+    else:
+        found = ROUTERS.get(spec, "install the package that offers it, or name a class as module:Class")
     if not (isinstance(found, type) and issubclass(found, Router)):
-        raise SettingError(f"router {spec!r} is {found!r}; a class derived from gainroute.Router is needed")
+        raise SettingError(f"router is {spec!r}, which is {found!r}; a class derived from gainroute.Router is needed")
     return found
 
 
