@@ -9,7 +9,11 @@ from gainroute.errors import MissingExtraError
 
 __all__ = ["needing"]
 
-OPTIONAL = {"torch", "sklearn", "matplotlib", "tomli"}
+OPTIONAL = {
+    "torch", "sklearn", "matplotlib", "tomli",
+    "cryptography", "fastapi", "google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client", "starlette",
+    "uvicorn",
+}  # fmt: skip
 
 
 @contextmanager

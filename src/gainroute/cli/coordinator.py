@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
+from gainroute.cli._extras import needing
 from gainroute.cli._output import guarded
-from gainroute.errors import MissingExtraError, SettingError
+from gainroute.errors import SettingError
 
 __all__ = ["coordinator", "register"]
-
-NEEDED = {"fastapi", "starlette", "uvicorn", "prometheus_client", "grpc", "cryptography", "google", "tomli"}
 
 
 @guarded
@@ -31,16 +30,12 @@ def coordinator(
     Settings come from the file and, over it, from GAINROUTE_COORDINATOR_<TABLE>_<KEY> in the environment. SIGTERM
     drains: what was taken on is answered, then it stops.
     """
-    try:
+    with needing("the coordinator", "serve"):
         from gainroute.federation.coordinator.server import run_coordinator
         from gainroute.federation.coordinator.settings import load_coordinator_settings
         from gainroute.federation.coordinator.tokens import hash_token
         from gainroute.federation.coordinator.tokens import new_token as draw
         from gainroute.federation.logging import log_to_stderr
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in NEEDED:
-            raise
-        raise MissingExtraError("the coordinator", "serve") from error
     if new_token:
         token = draw()
         typer.echo(f"token  {token}\nhash   {hash_token(token)}")

@@ -1,4 +1,4 @@
-"""`gainroute party` and `gainroute certs`: the party process, and who may talk to whom."""
+"""`gainroute party` and `gainroute certs`: the party process, and the certificates of parties and coordinators."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gainroute.cli._extras import needing
 from gainroute.cli._options import Json
 from gainroute.cli._output import console, guarded, print_json, table
-from gainroute.errors import DataError, MissingExtraError, SettingError
+from gainroute.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from gainroute.federation.pki.certificates import CertificateInfo, Identity
@@ -18,50 +19,43 @@ if TYPE_CHECKING:
 __all__ = ["certs", "party", "register"]
 
 PASSPHRASE = "GAINROUTE_CA_PASSPHRASE"  # noqa: S105 (the name of a variable)
-NEEDED = {"grpc", "grpc_health", "grpc_reflection", "google", "cryptography", "tomli"}
 
 certs = typer.Typer(
-    no_args_is_help=True, help="Make a private authority, and certificates for parties and coordinators."
+    no_args_is_help=True, help="Create a private certificate authority, and certificates for parties and coordinators."
 )
 
 Role = Annotated[str, typer.Argument(metavar="ROLE", help="party or coordinator.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name, as the other side writes it in its settings.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name, as in the settings of the other side.")]
 Ca = Annotated[Path, typer.Option("--ca", metavar="FOLDER", help="The authority's folder, from `certs init`.")]
-Days = Annotated[float, typer.Option(help="How long the certificate is valid.")]
+Days = Annotated[float, typer.Option(help="Validity in days.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add `party` and `certs` to the command line."""
     app.command("party", short_help="Serve one party, beside its own data.")(party)
-    app.add_typer(certs, name="certs", short_help="Make and look at certificates.")
-
-
-def _missing(error: ModuleNotFoundError, what: str) -> Exception:
-    known = error.name is not None and error.name.partition(".")[0] in NEEDED
-    return MissingExtraError(what, "serve") if known else error
+    app.add_typer(certs, name="certs", short_help="Create and inspect certificates.")
 
 
 @guarded
 def party(
     config: Annotated[
-        Path, typer.Option("--config", "-c", metavar="FILE", help="Settings, as deploy/party.example.toml.")
+        Path, typer.Option("--config", "-c", metavar="FILE", help="Settings; see deploy/party.example.toml.")
     ],
     check: Annotated[
-        bool, typer.Option("--check", help="Load everything, say what would be served, and stop.")
+        bool, typer.Option("--check", help="Load everything, print what would be served, and stop.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout when it listens.")] = False,
 ) -> None:
-    """Serve one party: answer the coordinators it names with posteriors and embeddings, never with a view.
+    """Serve one party: answer the coordinators in its settings with posteriors and embeddings, never with a view.
 
-    SIGTERM finishes what is in flight and ends; SIGHUP looks for new model versions. Logs are JSON lines on stderr.
+    SIGTERM finishes the requests in flight and stops; SIGHUP looks for new model versions. Logs are JSON lines on
+    stderr.
     """
-    # gRPC writes lines of its own to stderr, which no reader of JSON understands; GRPC_VERBOSITY=INFO brings them back.
+    # gRPC writes lines to stderr that are not JSON; GRPC_VERBOSITY=INFO brings them back.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    try:
+    with needing("serving a party", "serve"):
         from gainroute.federation.party.process import PartyNode, run_party
         from gainroute.federation.party.settings import load_party_settings
-    except ModuleNotFoundError as error:
-        raise _missing(error, "serving a party") from error
     settings = load_party_settings(config)
     if check:
         print_json(PartyNode(settings).summary())
@@ -69,17 +63,15 @@ def party(
     run_party(settings, _line if json else None)
 
 
-def _line(told: dict[str, Any]) -> None:
+def _line(started: dict[str, Any]) -> None:
     import json
 
-    typer.echo(json.dumps(told))
+    typer.echo(json.dumps(started))
 
 
 def _identity(role: str, name: str) -> Identity:
-    try:
+    with needing("creating certificates", "serve"):
         from gainroute.federation.pki.certificates import Identity
-    except ModuleNotFoundError as error:
-        raise _missing(error, "making certificates") from error
     return Identity(role, name)
 
 
@@ -96,19 +88,19 @@ def _label(identity: Identity) -> str:
 @guarded
 def init(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where ca.crt and ca.key go.")],
-    name: Annotated[str, typer.Option(help="Shown as the issuer.")] = "gainroute",
+    name: Annotated[str, typer.Option(help="Name of the issuer.")] = "gainroute",
     days: Days = 3650,
 ) -> None:
-    """Make a private authority. ca.key stays in that folder; ca.crt goes to everyone.
+    """Create a private certificate authority. ca.key stays in that folder; ca.crt goes to everyone.
 
-    With GAINROUTE_CA_PASSPHRASE set, the key is encrypted with it.
+    If GAINROUTE_CA_PASSPHRASE is set, the key is encrypted with it.
     """
     _identity("party", name)
     from gainroute.federation.pki.authority import Authority
 
     Authority.create(out, name=name, days=days, passphrase=_passphrase())
-    typer.echo(f"{out / 'ca.crt'}  give this to every party and coordinator")
-    typer.echo(f"{out / 'ca.key'}  keep this where it is, and a copy of it offline")
+    typer.echo(f"{out / 'ca.crt'}  copy this to every party and coordinator")
+    typer.echo(f"{out / 'ca.key'}  keep this here, with a backup offline")
 
 
 @certs.command("request")
@@ -118,9 +110,9 @@ def request(
     name: Name,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where key and request go.")] = Path(),
 ) -> None:
-    """Make a key and a signing request, where the certificate will be used. Only the request travels.
+    """Create a key and a signing request, where the certificate will be used. Only the request is sent.
 
-    Where there is a key already, the new one is put beside it, until `certs install` brings its certificate.
+    If there is a key already, the new one is written beside it, until `certs install` adds its certificate.
     """
     identity = _identity(role, name)
     from gainroute._util.files import write_bytes
@@ -132,8 +124,8 @@ def request(
     private, asked = make_request(identity)
     write_bytes(key, private, private=True)
     write_bytes(out / f"{_label(identity)}.csr", asked)
-    typer.echo(f"{key}  stays here")
-    typer.echo(f"{out / _label(identity)}.csr  send this to whoever holds the authority")
+    typer.echo(f"{key}  keep this here")
+    typer.echo(f"{out / _label(identity)}.csr  send this to the holder of the authority")
 
 
 @certs.command("sign")
@@ -141,12 +133,12 @@ def request(
 def sign(
     role: Role,
     name: Name,
-    asked: Annotated[Path, typer.Argument(metavar="REQUEST", help="The .csr file that came.")],
+    asked: Annotated[Path, typer.Argument(metavar="REQUEST", help="The .csr file received.")],
     ca: Ca,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where the certificate goes.")],
     days: Days = 90,
 ) -> None:
-    """Sign a request that came, for the role and name that you say; another one inside it is refused."""
+    """Sign a request for the role and name given here; a request that names another one is refused."""
     identity = _identity(role, name)
     from gainroute._util.files import write_bytes
     from gainroute.federation.pki.authority import Authority
@@ -161,10 +153,10 @@ def sign(
 @certs.command("install")
 @guarded
 def install(
-    certificate: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="The .crt file that came back.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the key was made.")] = Path(),
+    certificate: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="The .crt file received.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the key was created.")] = Path(),
 ) -> None:
-    """Put a certificate that came back beside its key. A running process takes it by itself."""
+    """Put a signed certificate beside its key. A running process uses it without a restart."""
     _identity("party", "any")
     from gainroute._util.files import write_bytes
     from gainroute.federation.pki.certificates import key_matches, read_certificate
@@ -195,7 +187,7 @@ def issue(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where key and certificate go.")],
     days: Days = 90,
 ) -> None:
-    """Request, sign and install in one step: for trials, where authority and holder are one."""
+    """Request, sign and install in one step: for trials, where authority and holder are the same."""
     identity = _identity(role, name)
     from gainroute.federation.pki.authority import Authority
 
@@ -207,16 +199,16 @@ def issue(
 @guarded
 def status(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Certificates, or folders of them.")],
-    warn_days: Annotated[float, typer.Option(help="Exit with 1 where one ends sooner.")] = 0,
+    warn_days: Annotated[float, typer.Option(help="Exit with 1 if a certificate expires sooner.")] = 0,
     json: Json = False,
 ) -> None:
-    """Show whose certificates these are, their fingerprints, and the days that are left."""
+    """Show the holders of certificates, their fingerprints, and the days left."""
     _identity("party", "any")
     from gainroute.federation.pki.certificates import read_certificate
 
     files = [file for path in paths for file in (sorted(path.rglob("*.crt")) if path.is_dir() else [path])]
     if not files:
-        raise DataError(f"{', '.join(map(str, paths))}: no .crt file there")
+        raise DataError(f"{', '.join(map(str, paths))}: there is no .crt file; name certificates or folders of them")
     found = [_shown(file, read_certificate(file.read_bytes(), str(file))) for file in files]
     if json:
         print_json({"certificates": found})
