@@ -63,7 +63,8 @@ def api_pages() -> dict[str, str]:
     pages = {}
     for topic, (title, about, _) in TOPICS.items():
         lines, entries = [f"# {title}", "", about, ""], []
-        for name in sorted(grouped[topic], key=lambda n: (not n[0].isupper(), n.lower())):
+        # `Router` first: it documents what all routers share.
+        for name in sorted(grouped[topic], key=lambda n: (n != "Router", not n[0].isupper(), n.lower())):
             value = getattr(gainroute, name)
             if inspect.ismodule(value):
                 public = [n for n in value.__all__ if n not in gainroute.__all__]
