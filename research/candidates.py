@@ -32,7 +32,7 @@ from gainroute.routing.routers import CalibratedConfidenceRouter, ConfidenceRout
 from gainroute.routing.types import FloatArray, IntArray
 from research.candidate_routers import AllPartyRouter, CorrectedGainRouter, LookRouter, PartyClassRouter
 
-__all__ = ["CANDIDATES", "PAPER", "Candidate", "Outcome", "judge", "main"]
+__all__ = ["CANDIDATES", "PAPER", "Candidate", "OutOfFold", "judge", "main"]
 
 OUTER_FOLDS = 5
 RATES = (0.1, 0.2, 0.4)
@@ -93,7 +93,7 @@ CANDIDATES: Mapping[str, Candidate] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class OutOfFold:
     """A candidate on a calibration part, every sample routed by a router that had not seen it; (N,) each."""
 
     score: FloatArray
@@ -111,7 +111,7 @@ Chosen = dict[tuple[int, str, str], float]
 
 def cross_validate(
     candidate: Candidate, held: RouteAnswers, folds: int = OUTER_FOLDS, seed: int = 1, chosen: Chosen | None = None
-) -> Outcome:
+) -> OutOfFold:
     """Route every calibration sample by a router fitted on the other folds.
 
     Parameters
@@ -148,7 +148,7 @@ def cross_validate(
         score[out], weak[out] = decision.score, decision.weak_prediction
         blended = blended_answers(router, decision, held.strong_posterior[out])
         strong[out] = held.strong_prediction[out] if blended is None else blended
-    return Outcome(score, weak, strong)
+    return OutOfFold(score, weak, strong)
 
 
 def judge(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from gainroute.experiments.pages import tables
+from gainroute.experiments.pages.text import Table, interval_at, percent, regime_title, to_markdown
 from gainroute.experiments.scores import ABLATION, ORACLE, OURS, REFERENCE, ROUTING_ONLY
 
 __all__ = ["advice", "guide_page"]
@@ -31,15 +31,15 @@ def advice(summary: Mapping[str, Any], regime: str) -> tuple[str, str]:
     chosen = max(ahead, key=lambda name: float(routers[name]["minus_ours"]["mean"][at]), default=OURS)
     gain = routers[chosen]["minus_weak"]
     if gain["low"][at] <= 0:
-        return "none", f"{_points(gain, at)} over Round 1 alone: escalating has not been shown to pay"
-    reasons = [f"{_points(gain, at)} over Round 1 alone"]
+        return "none", f"{interval_at(gain, at)} over Round 1 alone: escalating has not been shown to pay"
+    reasons = [f"{interval_at(gain, at)} over Round 1 alone"]
     if chosen != OURS:
-        reasons.append(f"{_points(routers[chosen]['minus_ours'], at)} over ours")
+        reasons.append(f"{interval_at(routers[chosen]['minus_ours'], at)} over ours")
     elif routers[REFERENCE]["minus_ours"]["high"][at] >= 0:
         reasons.append("plain confidence is level, and fits nothing")
     whole = routers[chosen]["minus_strong"]
     if whole["low"][at] > 0:
-        reasons.append(f"{_points(whole, at)} over always escalating")
+        reasons.append(f"{interval_at(whole, at)} over always escalating")
     return chosen, "; ".join(reasons)
 
 
@@ -53,10 +53,10 @@ def guide_page(summaries: Mapping[str, Mapping[str, Any]]) -> str:
             chosen, why = advice(summary, regime)
             rows.append(
                 (
-                    f"{name}, {tables.regime_title(regime, summary)}",
-                    tables.percent(ours[0]),
-                    tables.percent(ours[at]),
-                    tables.percent(ours[-1]),
+                    f"{name}, {regime_title(regime, summary)}",
+                    percent(ours[0]),
+                    percent(ours[at]),
+                    percent(ours[-1]),
                     f"{100 * summary['bytes'][at] / summary['bytes'][-1]:.0f} %",
                     chosen,
                     why,
@@ -72,15 +72,10 @@ def guide_page(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     parts = [
         "# Which router to use on these data",
         MADE,
-        tables.to_markdown(tables.Table(header, tuple(rows), caption)),
+        to_markdown(Table(header, tuple(rows), caption)),
     ]
     for name in summaries:
         parts.append(f"## {name}")
         parts.append(f"![{name}: accuracy of each router against the escalation rate]({name}/which.png)")
         parts.append(f"[All figures and tables]({name}.md)")
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
-
-
-def _points(apart: Mapping[str, Sequence[float]], at: int) -> str:
-    mean, low, high = (tables.signed(apart[key][at]) for key in ("mean", "low", "high"))
-    return f"{mean} ({low} … {high})"

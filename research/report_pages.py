@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gainroute.experiments.pages import tables
+from gainroute.experiments.pages.text import to_markdown
 from gainroute.experiments.report import Kept, Page
 from gainroute.experiments.scores import OURS, ROUTING_ONLY
 from gainroute.experiments.study import Study
 from research.bound import read_bound
-from research.claims import claims_of, paper_page
+from research.claims import claims_of
+from research.claims_page import paper_page
 from research.guide import guide_page
 from research.versus import versus_of
 from research.versus_page import bound_table, oracle_gain_table, versus_page, versus_table
@@ -45,7 +46,7 @@ class ComparisonPages:
         shown = [versus_table(summary), oracle_gain_table(summary)]
         if summary["bound"]:
             shown.append(bound_table(summary))
-        return ["## Our default against the paper's router", NOTE, *map(tables.to_markdown, shown)]
+        return ["## Our default against the paper's router", NOTE, *map(to_markdown, shown)]
 
     def pages(self, summaries: Mapping[str, Mapping[str, Any]]) -> Sequence[Page]:
         """All data sets together."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gainroute.experiments.pages import tables
+from gainroute.experiments.pages.text import Summary, Table, percent, regime_title, signed, to_markdown, with_interval
 from research.versus import AIM
 
 __all__ = ["bound_table", "oracle_gain_table", "versus_page", "versus_table"]
-
-Summary = Mapping[str, Any]
 
 MADE = (
     "Made by `gainroute report` from the committed records. The same numbers, as shares, are in `gainroute report "
@@ -47,19 +45,19 @@ def versus_page(summaries: Mapping[str, Summary]) -> str:
         MADE,
         PROTOCOL,
         "## Was the aim reached?",
-        tables.to_markdown(_aims(summaries)),
+        to_markdown(_aims(summaries)),
     ]
     for name, summary in summaries.items():
-        parts += [f"## {name}", tables.to_markdown(versus_table(summary))]
-        parts.append(tables.to_markdown(oracle_gain_table(summary)))
+        parts += [f"## {name}", to_markdown(versus_table(summary))]
+        parts.append(to_markdown(oracle_gain_table(summary)))
         if summary.get("bound"):
-            parts.append(tables.to_markdown(bound_table(summary)))
+            parts.append(to_markdown(bound_table(summary)))
         else:
             parts.append(NO_BOUND)
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-def _aims(summaries: Mapping[str, Summary]) -> tables.Table:
+def _aims(summaries: Mapping[str, Summary]) -> Table:
     rows = []
     for name, summary in summaries.items():
         at = [row for row in summary["versus_paper"] if row["rate"] == 0.2]
@@ -75,18 +73,18 @@ def _aims(summaries: Mapping[str, Summary]) -> tables.Table:
                 )
             )
     header = ("test part", "total at 20 %", f"{100 * AIM:+g} points", "oracle's gain, multiple", "a third more")
-    return tables.Table(header, tuple(rows), "Yes and no are of the point estimate; the interval stands beside it.")
+    return Table(header, tuple(rows), "Yes and no are of the point estimate; the interval stands beside it.")
 
 
-def versus_table(summary: Summary) -> tables.Table:
+def versus_table(summary: Summary) -> Table:
     """Differences at every rate and regime, total and routing only, and the total seed by seed."""
     seeds = list(summary["versus_paper"][0]["by_seed"])
     rows = [
         (
             _title(row, summary),
             f"{100 * row['rate']:g} %",
-            tables.percent(row["accuracy"]["paper"]),
-            tables.percent(row["accuracy"]["ours"]),
+            percent(row["accuracy"]["paper"]),
+            percent(row["accuracy"]["ours"]),
             _points(row),
             _points(row["routing_only"]),
             _along(row, seeds),
@@ -98,10 +96,10 @@ def versus_table(summary: Summary) -> tables.Table:
         "test part", "rate", "paper %", "ours %", "total", "routing only",
         f"total, seeds {', '.join(seeds)}", "routing only, seeds",
     )  # fmt: skip
-    return tables.Table(header, tuple(rows))
+    return Table(header, tuple(rows))
 
 
-def oracle_gain_table(summary: Summary) -> tables.Table:
+def oracle_gain_table(summary: Summary) -> Table:
     """Shares of the oracle's gain on the paper's routes."""
     rows = []
     for row in summary["oracle_gain"]:
@@ -120,10 +118,10 @@ def oracle_gain_table(summary: Summary) -> tables.Table:
     header = (
         "oracle's gain", "paper", "ours, total", "ours, routing only", "multiple", "a third more", "ours, by seed",
     )  # fmt: skip
-    return tables.Table(header, tuple(rows), ORACLE_NOTE)
+    return Table(header, tuple(rows), ORACLE_NOTE)
 
 
-def bound_table(summary: Summary) -> tables.Table:
+def bound_table(summary: Summary) -> Table:
     """What the messages could give, beside what the paper's router and ours make of them."""
     rows = []
     for row in summary["versus_paper"]:
@@ -136,26 +134,26 @@ def bound_table(summary: Summary) -> tables.Table:
             (
                 _title(row, summary),
                 f"{100 * row['rate']:g} %",
-                tables.percent(paper),
-                tables.signed(row["routing_only"]["difference"]),
-                tables.signed(found["routing_only"][at] - paper),
-                tables.signed(row["difference"]),
-                tables.signed(found["total"][at] - paper),
+                percent(paper),
+                signed(row["routing_only"]["difference"]),
+                signed(found["routing_only"][at] - paper),
+                signed(row["difference"]),
+                signed(found["total"][at] - paper),
             )
         )
     header = (
         "bound", "rate", "paper %", "ours, routing only", "bound, routing only", "ours, total", "bound, total",
     )  # fmt: skip
-    return tables.Table(header, tuple(rows), f"Points above the paper's router. {BOUND_NOTE}")
+    return Table(header, tuple(rows), f"Points above the paper's router. {BOUND_NOTE}")
 
 
 def _title(row: Mapping[str, Any], summary: Summary) -> str:
-    return tables.regime_title(str(row["noise_classes"]), summary)
+    return regime_title(str(row["noise_classes"]), summary)
 
 
 def _points(row: Mapping[str, Any]) -> str:
-    return f"{tables.signed(row['difference'])} ({tables.signed(row['low'])} … {tables.signed(row['high'])})"
+    return with_interval(row["difference"], row["low"], row["high"])
 
 
 def _along(row: Mapping[str, Any], seeds: Sequence[str]) -> str:
-    return ", ".join(tables.signed(row["by_seed"][seed]) for seed in seeds)
+    return ", ".join(signed(row["by_seed"][seed]) for seed in seeds)

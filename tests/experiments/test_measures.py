@@ -13,6 +13,7 @@ import gainroute as gr
 from gainroute.errors import DataError
 from gainroute.experiments import measures, scores
 from gainroute.experiments.pages import tables
+from gainroute.experiments.pages.text import signed, to_markdown
 from gainroute.experiments.study import Study, study_of
 from gainroute.experiments.summary import RATES, summarise
 from gainroute.routing.types import BoolArray, FloatArray
@@ -117,7 +118,7 @@ def test_a_summary_is_plain_json_and_says_what_the_tables_need(study: Study) -> 
     table = tables.accuracy_table(summary, "3")
     assert table.header == ("budget", "0 %", "10 %", "20 %", "40 %", "60 %", "80 %", "100 %")
     assert "±" in table.rows[0][1]
-    assert tables.to_markdown(tables.defer_table(summary, "0")).count("| Acc. |") == 5
+    assert to_markdown(tables.defer_table(summary, "0")).count("| Acc. |") == 5
     assert len(tables.ablation_table(summary, "0").rows) == 4
 
 
@@ -136,7 +137,7 @@ def test_a_row_of_fewer_seeds_is_compared_on_those_seeds_and_never_marked_best()
 
 
 def test_signs_and_zeros_of_differences() -> None:
-    assert [tables.signed(v) for v in (0.012, -0.012, 0.0001, -0.0001)] == ["+1.2", "−1.2", "0.0", "0.0"]
+    assert [signed(v) for v in (0.012, -0.012, 0.0001, -0.0001)] == ["+1.2", "−1.2", "0.0", "0.0"]
 
 
 def test_records_that_do_not_belong_together_are_refused() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
 from gainroute.experiments import records
+from gainroute.experiments.quantisation import quantisation_shift
 from gainroute.experiments.records import (
     DeferAnswers,
     Record,
     RouteAnswers,
     load_record,
-    quantisation_shift,
     save_record,
 )
 from gainroute.routing.types import IntArray

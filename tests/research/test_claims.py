@@ -14,7 +14,8 @@ from gainroute.experiments.scores import ANALYTICAL
 from gainroute.experiments.study import study_of
 from gainroute.experiments.summary import summarise
 from research import claims
-from research.claims import HELD, NOT_DECIDED, NOT_HELD, claims_of, findings_of, paper_page
+from research.claims import HELD, NOT_DECIDED, NOT_HELD, claims_of, findings_of
+from research.claims_page import paper_page
 
 
 def judged(records: list[Record]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -19,7 +19,7 @@ from gainroute.evaluation.figures import (
     rate_panel,
 )
 from gainroute.experiments.measures import CALIBRATORS, mean_std
-from gainroute.experiments.pages import tables
+from gainroute.experiments.pages.text import regime_title
 from gainroute.experiments.partial_curves import PARTIAL
 from gainroute.experiments.scores import ABLATION, ANALYTICAL, ORACLE, OURS, REFERENCE, ROUTING_ONLY
 from gainroute.experiments.study import Study
@@ -59,7 +59,7 @@ def draw_figures(
     """Draw every figure of a data set's page; the bytes of each PNG and PDF file, by name."""
 
     def title(regime: int) -> str:
-        return tables.regime_title(str(regime), summary)
+        return regime_title(str(regime), summary)
 
     compared = [*COMPARED[:1], *strangers, *COMPARED[1:]]
     ablation = [*ABLATION, REFERENCE]

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,10 @@ import numpy.typing as npt
 
 from gainroute._util.files import write_bytes
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
-from gainroute.routing.routers import ExpectedGainRouter
-from gainroute.routing.types import FloatArray, IntArray
+from gainroute.routing.types import IntArray
 from gainroute.training.route_answers import DeferAnswers, RouteAnswers, overlay
 
-__all__ = ["DeferAnswers", "Record", "RouteAnswers", "load_record", "quantisation_shift", "save_record"]
-
-Scorer = Callable[[RouteAnswers], FloatArray]
+__all__ = ["DeferAnswers", "Record", "RouteAnswers", "load_record", "save_record"]
 
 FORMAT = 1
 _STEPS = {16: 512.0, 8: 12.0}
@@ -225,53 +222,3 @@ def load_record(path: str | os.PathLike[str]) -> Record:
 
 def _touched(labels: IntArray, classes: Sequence[int]) -> IntArray:
     return np.flatnonzero(np.isin(labels, classes)).astype(np.int64)
-
-
-def _confidence(_record: Record) -> Scorer:
-    return lambda split: np.asarray(-split.local_posteriors.mean(axis=0, dtype=np.float64).max(axis=1))
-
-
-def _expected_gain(record: Record) -> Scorer:
-    held = record.calibration
-    router = ExpectedGainRouter.paper().fit(held.local_posteriors, held.labels, held.strong_prediction)
-    return lambda split: router.route(split.local_posteriors).score
-
-
-def _accuracy_at(split: RouteAnswers, scores: FloatArray, budget: float) -> float:
-    rows = np.argsort(-scores, kind="stable")[: round(budget * len(split))]
-    answer = split.weak_prediction.copy()
-    answer[rows] = split.strong_prediction[rows]
-    return float((answer == split.labels).mean())
-
-
-def quantisation_shift(
-    exact: Record, decoded: Record, budgets: Sequence[float] = (0.1, 0.2, 0.4, 0.6, 0.8)
-) -> dict[int, float]:
-    """How far accuracy at the budgets moves between a float32 record and its decoded self, in points.
-
-    Confidence and the paper's router are tried, the latter fitted on the calibration part of each record.
-
-    Parameters
-    ----------
-    exact, decoded
-        The record as it was trained, and as it was read from its file.
-    budgets
-        Shares of samples that escalate.
-
-    Returns
-    -------
-    dict
-        By regime, the largest absolute shift over budgets and routers.
-    """
-    shifts = dict.fromkeys(exact.regimes(), 0.0)
-    for scorer in (_confidence, _expected_gain):
-        before, after = scorer(exact), scorer(decoded)
-        for regime, first in exact.regimes().items():
-            second = decoded.regimes()[regime]
-            scores = before(first), after(second)
-            moved = [
-                100 * abs(_accuracy_at(first, scores[0], budget) - _accuracy_at(second, scores[1], budget))
-                for budget in budgets
-            ]
-            shifts[regime] = max(shifts[regime], *moved)
-    return shifts

@@ -18,6 +18,7 @@ from gainroute.evaluation.compare import load_router
 from gainroute.experiments.cache import Cache, source_hash
 from gainroute.experiments.figures import draw_figures
 from gainroute.experiments.pages import tables
+from gainroute.experiments.pages.text import regime_title, to_markdown
 from gainroute.experiments.partial_curves import load_partial_curves, partial_summary
 from gainroute.experiments.scores import Builder, ablation_routers, compared_routers
 from gainroute.experiments.study import Study, load_study, router_key
@@ -125,7 +126,7 @@ def build_report(
     for page in further:
         write_bytes(out / page.file, page.text.encode())
     index = [*(f"- [{page.title}]({page.file})" for page in further), *(f"- [{name}]({name}.md)" for name in built)]
-    overview = tables.to_markdown(tables.overview_table(built))
+    overview = to_markdown(tables.overview_table(built))
     write_bytes(out / "README.md", "\n".join(["# Results\n", overview, *index, ""]).encode())
     return built
 
@@ -157,23 +158,23 @@ def _markdown(
         *inserted,
     ]
     for regime in summary["regimes"]:
-        title = tables.regime_title(regime, summary)
+        title = regime_title(regime, summary)
         parts += [
             f"## {title[0].upper()}{title[1:]}",
             "### All routers, against confidence",
-            tables.to_markdown(tables.difference_table(summary, regime)),
+            to_markdown(tables.difference_table(summary, regime)),
             "### All routers, against the expected-gain router",
-            tables.to_markdown(tables.analytical_table(summary, regime)),
+            to_markdown(tables.analytical_table(summary, regime)),
             "### All routers at every budget",
-            tables.to_markdown(tables.accuracy_table(summary, regime)),
+            to_markdown(tables.accuracy_table(summary, regime)),
             "### The analytical router and learning to defer",
-            tables.to_markdown(tables.defer_table(summary, regime)),
+            to_markdown(tables.defer_table(summary, regime)),
             "### What each budget buys, and its bytes",
-            tables.to_markdown(tables.budget_table(summary, regime)),
+            to_markdown(tables.budget_table(summary, regime)),
             "### Every deployable router for the same bytes",
-            tables.to_markdown(tables.bytes_table(summary, regime)),
+            to_markdown(tables.bytes_table(summary, regime)),
             "### Ablation of the calibrator",
-            tables.to_markdown(tables.ablation_table(summary, regime)),
+            to_markdown(tables.ablation_table(summary, regime)),
         ]
     pictures = {
         "Against confidence": "differences",
@@ -187,10 +188,10 @@ def _markdown(
     parts += [
         "## Calibration before and after",
         f"![Reliability before and after calibration]({name}/reliability.png)",
-        tables.to_markdown(tables.calibration_table(summary)),
+        to_markdown(tables.calibration_table(summary)),
         "## Thresholds as deployed",
         "τ is set on calibration data alone; the rate is the one it really gave on the test part.",
-        tables.to_markdown(tables.deployed_table(summary)),
+        to_markdown(tables.deployed_table(summary)),
     ]
     shifts = summary["quantisation_shift"]
     if shifts:

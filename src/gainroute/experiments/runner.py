@@ -22,7 +22,8 @@ import numpy as np
 from gainroute._util.progress import LineProgress, NoProgress, Progress
 from gainroute.errors import SettingError
 from gainroute.experiments.config import Config, load_config
-from gainroute.experiments.records import Record, load_record, quantisation_shift, save_record
+from gainroute.experiments.quantisation import quantisation_shift
+from gainroute.experiments.records import Record, load_record, save_record
 from gainroute.training.data.dataset import Part
 from gainroute.training.data.noise import add_noise, noisy_classes
 from gainroute.training.data.registry import load_dataset

@@ -19,6 +19,7 @@ from gainroute.experiments.pages.parts import (
     route_cards,
     shown_table,
 )
+from gainroute.experiments.pages.text import signed
 from gainroute.experiments.records import Record
 from gainroute.experiments.scores import OURS
 from gainroute.experiments.study import Study
@@ -154,7 +155,7 @@ def _stories(record: Record) -> str:
         names = record.class_names
         answer, truth = int(decision.weak_prediction[n]), int(test.labels[n])
         right = answer == truth
-        gain, threshold = tables.signed(decision.score[n], 0), tables.signed(decision.threshold, 0)
+        gain, threshold = signed(decision.score[n], 0), signed(decision.threshold, 0)
         told.append(
             f'<div class="story"><h3>{title}</h3><div class="row">'
             + html.pixels(images[n], f"a handwritten {names[truth]}, cut into four quadrants")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gainroute.experiments.pages import tables
+from gainroute.experiments.pages.text import Table, signed, to_rich
 from gainroute.experiments.scores import ANALYTICAL, OURS
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def against(headline: Mapping[str, Any]) -> str:
     """Say how far confidence is behind, and whether that is chance."""
     apart = headline["minus_confidence"]
     words = (
-        f"Against plain confidence at that budget: {tables.signed(apart['mean'])} points (95 % interval "
-        f"{tables.signed(apart['low'])} to {tables.signed(apart['high'])})"
+        f"Against plain confidence at that budget: {signed(apart['mean'])} points (95 % interval "
+        f"{signed(apart['low'])} to {signed(apart['high'])})"
     )
     if apart["high"] < 0:
         return words + ": confidence is ahead."
@@ -102,8 +103,8 @@ def print_summary(results: Mapping[str, Any], console: Console, *, title: str, a
     def line(text: str, style: str = "") -> None:
         console.print(Padding(text, (0, 1), expand=False), style=style, markup=False, highlight=False)
 
-    def shown(table: tables.Table, heading: str) -> None:
-        console.print(Padding(tables.to_rich(table, heading), (1, 1, 0, 1), expand=False))
+    def shown(table: Table, heading: str) -> None:
+        console.print(Padding(to_rich(table, heading), (1, 1, 0, 1), expand=False))
 
     console.print()
     line(title, "bold")

@@ -8,7 +8,8 @@ from typing import Any
 from gainroute.evaluation.figures import DARK, LIGHT, draw_panel, draw_reliability, encode, rate_panel
 from gainroute.experiments.figures import diagrams_of, lines_of
 from gainroute.experiments.measures import chosen_alpha
-from gainroute.experiments.pages import html, tables
+from gainroute.experiments.pages import html
+from gainroute.experiments.pages.text import Table
 from gainroute.experiments.records import Record
 from gainroute.experiments.scores import ANALYTICAL, ORACLE, OURS, REFERENCE, defer_name
 from gainroute.experiments.study import Study
@@ -58,7 +59,7 @@ def picture(pictures: Pictures, name: str, alt: str, caption: str) -> str:
     return html.figure(encode(light, "svg"), encode(dark, "svg"), alt, caption, narrow=narrow)
 
 
-def shown_table(shown: tables.Table) -> str:
+def shown_table(shown: Table) -> str:
     """A table of `gainroute.experiments.pages.tables` as HTML."""
     return html.table(
         shown.header, shown.rows, caption=shown.caption, main=shown.main, faint=shown.faint, best=shown.best

@@ -1,0 +1,165 @@
+"""The page that puts our results beside the paper's, and says which of its claims held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gainroute.experiments.pages.text import Table, percent, regime_title, to_markdown
+from gainroute.experiments.scores import ANALYTICAL, defer_name
+from research.claims import ALPHAS, HELD, MARGIN, NOT_DECIDED, NOT_HELD, Finding, findings_of, points
+
+__all__ = ["paper_page"]
+
+# What the paper prints. It does not say which noise regime its table belongs to.
+PAPER_WEAK = {"0": "67", "10": "59", "20": "56"}
+PAPER_STRONG = {"0": "79", "10": "71–74", "20": "71–74"}
+PAPER_RATES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+PAPER_ACCURACY = ("65.2", "75.4", "78.3", "78.3", "77.6", "74.7")
+PAPER_PRECISION = ("0.0", "54.4", "39.4", "28.0", "21.4", "17.8")
+PAPER_DEFER = ("65.6", "70.9", "74.8", "77.0", "77.8", "74.7")  # α = 2, its best at 20 and 80 %
+
+TITLES = {"modelnet40": "ModelNet40", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+
+RULES = f"""\
+Every verdict follows from a 95 % interval by a fixed rule:
+
+- *above, stronger*: **{HELD}** if the whole interval of the paired difference lies above zero, **{NOT_HELD}** if it
+  lies below, **{NOT_DECIDED}** if it spans zero. A claim of several parts (two budgets, four α, two calibrators)
+  holds if every part does and fails if one of them fails.
+- *peak above both endpoints*: the best mean accuracy at the rates 0, 5, … 100 % against the better endpoint. The peak
+  is sought on the samples it is judged on, so its interval is one that holds for all rates at once. If no rate is
+  above the endpoint, the claim did not hold.
+- *peak at 40–60 %* and *oracle saturates at 20–25 %*: **{HELD}** if the interval lies inside these bounds,
+  **{NOT_HELD}** if outside, **{NOT_DECIDED}** if it reaches across one. The oracle saturates at the share of samples
+  whose error the strong route corrects: this is a property of the two routes, not of a router.
+- *Dirichlet the best calibrator*: judged by the accuracy of the routed answers, since that is what calibration is for
+  here; NLL and ECE of the calibrated posterior on the test part stand beside it.
+- *level or ahead at 80 %*: **{HELD}** if learning to defer is at most {100 * MARGIN:g} points behind at the lower end
+  of the interval, **{NOT_HELD}** if it is behind at the upper end.
+
+Intervals are bootstrapped over test samples, all seeds together. They do not cover what another training run would
+change: for that, each comparison also says in how many seeds the analytical router is ahead. There are many
+intervals on this page, each right 19 times in 20; one narrow verdict among many may be chance."""
+
+NOTES = """\
+Differences are in points of accuracy, the analytical router minus the other unless the claim says otherwise. Learning
+to defer has a Round 1 of its own, so its difference is one of routers and of weak answers together. What was reduced
+against the paper is in [benchmarks.md](../benchmarks.md). The paper's appendix with its settings is not known to us:
+equal figures were not to be expected, and the order of the routers is what can be compared."""
+
+
+def paper_page(summaries: Mapping[str, Mapping[str, Any]], claims: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Write the page that sets our figures beside the paper's; None where no record is of the paper's datasets.
+
+    Parameters
+    ----------
+    summaries, claims
+        By dataset, of `summarise` and `claims_of`.
+    """
+    named = [name for name in summaries if name in TITLES and claims[name]["source"] == name]
+    ordered = sorted(named, key=list(TITLES).index)
+    if not ordered:
+        return None
+    found = {name: findings_of(summaries[name], claims[name]) for name in ordered}
+    parts = [
+        "# Our figures beside the paper's",
+        "Made by `gainroute report` from the committed records; nothing here is written by hand but the rules.",
+        "## Which claims held",
+        _verdict_table(summaries, found),
+        RULES,
+    ]
+    for name in ordered:
+        summary = summaries[name]
+        seeds = summary["seeds"]
+        count = f"{len(seeds)} seeds" if len(seeds) > 1 else "one seed"
+        parts.append(f"## {TITLES[name]} ({count}, {summary['test_samples']:,} test samples)")
+        if name == "modelnet40":
+            parts += ["### Figures", _figures(summary)]
+            if len(seeds) < 5:
+                parts.append(f"The paper averages 5 runs; so far the records hold {count}.")
+        parts += ["### Claims", _finding_table(found[name])]
+        crossfit = _crossfit(summary)
+        if crossfit:
+            parts.append(crossfit)
+    missing = [title for name, title in TITLES.items() if name not in ordered]
+    if missing:
+        parts.append(f"No record of {' and '.join(missing)} is there yet, so nothing is said of them.")
+    return "\n\n".join(part.rstrip() for part in [*parts, NOTES]) + "\n"
+
+
+def _verdict_table(summaries: Mapping[str, Mapping[str, Any]], found: Mapping[str, Sequence[Finding]]) -> str:
+    columns = [(name, regime_title(r, summaries[name])) for name in found for r in summaries[name]["regimes"]]
+    by_cell = {(name, f.regime, f.claim): f.verdict for name, findings in found.items() for f in findings}
+    claims = list(dict.fromkeys(f.claim for findings in found.values() for f in findings))
+    rows = tuple((claim, *(by_cell.get((*column, claim), "–") for column in columns)) for claim in claims)
+    header = ("claim", *(f"{TITLES[name]}, {regime}" for name, regime in columns))
+    best = tuple(tuple(cell == HELD for cell in row) for row in rows)
+    return to_markdown(Table(header, rows, "– the paper does not claim it there.", best=best))
+
+
+def _finding_table(findings: Sequence[Finding]) -> str:
+    claims = list(dict.fromkeys(finding.claim for finding in findings))
+    rows = []
+    for claim in claims:
+        for i, finding in enumerate(f for f in findings if f.claim == claim):
+            rows.append((claim if i == 0 else "", finding.regime, finding.measured, finding.verdict))
+    return to_markdown(Table(("claim", "test part", "measured (95 % interval)", "verdict"), tuple(rows)))
+
+
+def _figures(summary: Mapping[str, Any]) -> str:
+    rates = [summary["rates"].index(rate) for rate in PAPER_RATES]
+
+    def ours(name: str, measure: str, regime: str) -> tuple[str, ...]:
+        router = summary["regimes"][regime]["routers"][name]
+        several = len(router["seeds"]) > 1
+        return tuple(
+            percent(router[measure]["mean"][i]) + (f" ± {percent(router[measure]['std'][i])}" if several else "")
+            for i in rates
+        )
+
+    routes = []
+    for regime in summary["regimes"]:
+        accuracy = ours(ANALYTICAL, "accuracy", regime)
+        paper = PAPER_WEAK.get(regime, "–"), PAPER_STRONG.get(regime, "–")
+        routes.append((regime_title(regime, summary), paper[0], accuracy[0], paper[1], accuracy[-1]))
+    header: tuple[str, ...] = ("accuracy in %", "local, paper", "local, ours", "VFL, paper", "VFL, ours")
+    parts = [to_markdown(Table(header, tuple(routes)))]
+    shown = {
+        "Acc.": (ANALYTICAL, "accuracy", PAPER_ACCURACY),
+        "EP": (ANALYTICAL, "precision", PAPER_PRECISION),
+        "Acc., learning to defer α = 2": (defer_name("2"), "accuracy", PAPER_DEFER),
+    }
+    rows: list[tuple[str, ...]] = []
+    for word, (name, measure, paper_row) in shown.items():
+        rows.append((f"{word}, paper", *paper_row))
+        for regime in summary["regimes"]:
+            if name in summary["regimes"][regime]["routers"]:
+                title = regime_title(regime, summary)
+                rows.append((f"{word}, ours, {title}", *ours(name, measure, regime)))
+    header = ("in %, at a rate of", *(f"{100 * rate:g} %" for rate in PAPER_RATES))
+    caption = "The paper does not say which noise regime its table belongs to; all of ours are given."
+    parts.append(to_markdown(Table(header, tuple(rows), caption)))
+    return "\n".join(parts).rstrip()
+
+
+def _crossfit(summary: Mapping[str, Any]) -> str:
+    """What an expert that is judged on samples it did not train on does to learning to defer."""
+    lines = []
+    at = [summary["rates"].index(rate) for rate in (0.2, 0.4, 0.8)]
+    for regime, found in summary["regimes"].items():
+        names = [defer_name(f"{alpha}-crossfit") for alpha in ALPHAS]
+        for name in (name for name in names if name in found["routers"]):
+            router = found["routers"][name]
+            apart = router["minus_analytical"]
+            cells = tuple(points(apart["mean"][i], apart["low"][i], apart["high"][i]) for i in at)
+            seeds = ", ".join(map(str, router["seeds"]))
+            lines.append((regime_title(regime, summary), name, seeds, *cells))
+    if not lines:
+        return ""
+    header = ("test part", "router", "seed", "at 20 %", "at 40 %", "at 80 %")
+    caption = (
+        "Learning to defer minus the analytical router of the same seed, with the expert's correctness cross-fitted in "
+        "two folds: on its own training samples the VFL route is almost always right, which tells a learner little."
+    )
+    return "### Learning to defer with a cross-fitted expert\n\n" + to_markdown(Table(header, tuple(lines), caption))
