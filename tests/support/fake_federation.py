@@ -16,7 +16,6 @@ from synthetic import World, world
 import gainroute as gr
 from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.coordinator import Coordinator
-from gainroute.federation.coordinator.fusion import Fusion, from_function
 from gainroute.federation.coordinator.settings import (
     CoordinatorSettings,
     FusionSettings,
@@ -26,6 +25,7 @@ from gainroute.federation.coordinator.settings import (
     RouterSettings,
     TokenSettings,
 )
+from gainroute.federation.coordinator.strong_source import StrongSource, from_function
 from gainroute.federation.coordinator.tokens import hash_token
 from gainroute.federation.transport.base import ModelDescription, PartyDescription, PartyRefusedError, Reply
 
@@ -79,7 +79,10 @@ class FakeParty:
         values[there] = table[[self.rows[ids[i]] for i in there]]
         if self.change[number] is not None:
             values = self.change[number](values)
-        return Reply(values, len(there) * table.shape[1] * 4)
+        missing = np.flatnonzero(np.isnan(values).all(axis=1)).tolist()
+        sent, shape = np.delete(values, missing, axis=0), (len(ids), table.shape[1])
+        size = len(there) * table.shape[1] * 4
+        return Reply.checked(self.name, sent, shape, size, posterior=number == 0, missing=missing)
 
     async def close(self) -> None: ...
 
@@ -128,7 +131,7 @@ class Federation:
     test: World
     artifacts: dict[str, Path]
     routers: dict[str, gr.ExpectedGainRouter]
-    fusions: dict[str, Fusion]
+    fusions: dict[str, StrongSource]
     settings: CoordinatorSettings
 
     def offline(self, ids, version="one", router=None):
@@ -140,7 +143,7 @@ class Federation:
         """What Round 1 alone says of every sample, (N, K)."""
         return self.routers[version].route(self.test.local.astype(np.float32)).pooled
 
-    def load_fusion(self, settings: FusionSettings) -> Fusion:
+    def load_strong(self, settings: FusionSettings) -> StrongSource:
         name = settings.factory.partition(":")[2] if settings.factory else Path(settings.run or "").name
         return self.fusions[name]
 
@@ -217,7 +220,7 @@ def outputs(body):
 @contextlib.asynccontextmanager
 async def running(fed: Federation):
     """A coordinator with its app, started."""
-    coordinator = Coordinator(fed.settings, fed.parties, load_fusion=fed.load_fusion)
+    coordinator = Coordinator(fed.settings, fed.parties, load_strong=fed.load_strong)
     await coordinator.start()
     transport = httpx.ASGITransport(create_app(coordinator, manage=False))
     try:

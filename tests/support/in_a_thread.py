@@ -26,7 +26,7 @@ class Served:
         monkeypatch.setenv(ADMIN_TOKEN, ADMIN)  # the page has it, as with `gainroute up`
 
     async def _serve(self):
-        coordinator = Coordinator(self.fed.settings, self.fed.parties, load_fusion=self.fed.load_fusion)
+        coordinator = Coordinator(self.fed.settings, self.fed.parties, load_strong=self.fed.load_strong)
         config = uvicorn.Config(create_app(coordinator), host="127.0.0.1", port=0, log_config=None, lifespan="on")
         self.server = uvicorn.Server(config)
         serving = asyncio.create_task(self.server.serve())

@@ -16,9 +16,9 @@ from fake_federation import ADMIN, IDS, N, federation, running
 
 import gainroute as gr
 from gainroute._util.hashing import hash_contents
-from gainroute.federation.coordinator.budget_control import Control, History, control_status
+from gainroute.federation.coordinator.budget_control import BudgetControl, ControlHistory, control_status
 from gainroute.federation.coordinator.decision_log.store import get_state
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.settings import CapSettings, ControllerSettings
 from gainroute.federation.transport.base import PartyUnavailableError
 
@@ -41,7 +41,7 @@ def ask(fed, requests=1, ids=IDS, then=None):
         async with running(fed) as up:
             for _ in range(requests):
                 await up.answers(ids)
-            return await then(up) if then is not None else control_status(up.coordinator.version.control)
+            return await then(up) if then is not None else control_status(up.coordinator.deployment.control)
 
     return asyncio.run(work())
 
@@ -126,7 +126,7 @@ def test_requests_in_flight_are_decided_one_after_the_other(fed):
     async def work():
         async with running(held) as up:
             await asyncio.gather(*(up.answers(IDS[i % 100 : i % 100 + 20]) for i in range(60)))
-            return control_status(up.coordinator.version.control)
+            return control_status(up.coordinator.deployment.control)
 
     status = asyncio.run(work())
     found = rows(fed)
@@ -179,7 +179,7 @@ def test_a_cap_in_bytes_waits_for_a_party_that_comes_late_and_holds_then(fed):
     async def work():
         async with running(held) as up:
             await up.answers(IDS)
-            before = control_status(up.coordinator.version.control)
+            before = control_status(up.coordinator.deployment.control)
             fed.parties[0].down = None
             for _ in range(200):
                 if "absent" not in "".join((await up.answers(IDS[:1]))["route"].tolist()):
@@ -187,7 +187,7 @@ def test_a_cap_in_bytes_waits_for_a_party_that_comes_late_and_holds_then(fed):
                 await asyncio.sleep(0.02)
             for _ in range(3):
                 await up.answers(IDS)
-            return before, control_status(up.coordinator.version.control)
+            return before, control_status(up.coordinator.deployment.control)
 
     before, after = asyncio.run(work())
     assert before["samples"] == 0
@@ -246,7 +246,7 @@ def test_the_state_of_another_router_or_of_other_settings_is_not_taken_up(fed, c
 
 
 def test_a_state_that_cannot_be_read_is_not_half_taken_up(fed, caplog):
-    control = Control(gr.load(fed.artifacts["one"]), "hash", 0.3, ControllerSettings(), lambda: 1)
+    control = BudgetControl(gr.load(fed.artifacts["one"]), "hash", 0.3, ControllerSettings(), lambda: 1)
     fresh = control.state()
     broken = fresh | {"state": fresh["state"] | {"level": 0.1, "samples": 7, "drawn": "many"}}
     for saved in (broken, {"artifact": "hash"}, {"artifact": "hash", "state": 3}, {"artifact": "other"}, None):
@@ -263,7 +263,7 @@ def test_a_new_budget_is_a_new_controller_audited_and_there_after_a_restart(fed)
 
     async def change(up):
         assert (await up.admin("budget", {"budget": 0.6})).status_code == 200
-        anew = control_status(up.coordinator.version.control)
+        anew = control_status(up.coordinator.deployment.control)
         await up.answers(IDS)
         audit = await up.client.get("/admin/audit", headers={"Authorization": f"Bearer {ADMIN}"})
         return anew, audit.json()["audit"][0]
@@ -282,7 +282,7 @@ def test_a_threshold_turns_it_off_and_a_budget_on_again(fed):
 
     async def change(up):
         assert (await up.admin("threshold", {"threshold": "inf"})).status_code == 200
-        return control_status(up.coordinator.version.control)
+        return control_status(up.coordinator.deployment.control)
 
     assert ask(held, then=change)["on"] is False
     assert ask(held)["on"] is False  # after a restart
@@ -292,7 +292,7 @@ def test_a_threshold_turns_it_off_and_a_budget_on_again(fed):
         await up.admin("budget", {"budget": 0.0})  # less than what is explored
         off = await up.answers(IDS)
         await up.admin("budget", {"budget": 1.0})
-        return off, await up.answers(IDS), control_status(up.coordinator.version.control)
+        return off, await up.answers(IDS), control_status(up.coordinator.deployment.control)
 
     off, full, status = ask(held, requests=0, then=back)
     assert not off["escalated"].any()
@@ -308,7 +308,7 @@ def test_a_change_of_budget_neither_fills_the_cap_nor_lifts_the_protection(fed):
         floors = []
         for path, body in (("budget", 0.4), ("threshold", -1), ("threshold", "-inf"), ("budget", 0.5), ("budget", 0.6)):
             assert (await up.admin(path, {path: body})).status_code == 200
-            version = up.coordinator.version
+            version = up.coordinator.deployment
             floors.append((version.floor, version.control is not None))
             if version.control is not None:
                 await up.answers(IDS)
@@ -325,11 +325,11 @@ def test_another_router_brings_a_controller_of_its_own_and_so_does_the_way_back(
     held = controlled(fed, explore=0.05)
 
     async def switch(up):
-        up.coordinator.version.control.controller.protection = 0.01
+        up.coordinator.deployment.control.controller.protection = 0.01
         other = {"artifact": "two.safetensors", "fusion": {"run": "two"}}
         assert (await up.admin("router", other)).status_code == 200
         await up.answers(IDS)
-        return up.coordinator.version.control
+        return up.coordinator.deployment.control
 
     control = ask(held, then=switch)
     assert control.identity != hash_contents(fed.artifacts["one"])
@@ -341,7 +341,7 @@ def test_another_router_brings_a_controller_of_its_own_and_so_does_the_way_back(
     async def back(up):
         assert (await up.admin("router", {"rollback": True})).status_code == 200
         await up.answers(IDS)
-        return up.coordinator.version.control.controller.samples
+        return up.coordinator.deployment.control.controller.samples
 
     assert ask(held, requests=0, then=back) == N
     same(rows(fed)[3 * N :], library(fed, explore=0.05)[1])
@@ -353,12 +353,12 @@ def test_a_batch_under_way_is_decided_by_the_controller_it_began_with(fed):
 
     async def work():
         async with running(held) as up:
-            old: Version = up.coordinator.version
+            old: Deployment = up.coordinator.deployment
             under_way = asyncio.ensure_future(up.answers(IDS))
             await asyncio.sleep(0.05)
             assert (await up.admin("budget", {"budget": 0.0})).status_code == 200
             found = await under_way
-            return found, old.control.controller.samples, up.coordinator.version.control.controller.samples
+            return found, old.control.controller.samples, up.coordinator.deployment.control.controller.samples
 
     found, old, new = asyncio.run(work())
     assert found["escalated"].any()
@@ -370,7 +370,7 @@ def test_a_batch_under_way_is_decided_by_the_controller_it_began_with(fed):
 
 def test_the_status_is_json_and_its_history_grows(fed):
     async def look(up):
-        control = up.coordinator.version.control
+        control = up.coordinator.deployment.control
         control.history._spacing = control.history._due = 0.0
         for _ in range(4):
             await up.answers(IDS)
@@ -381,13 +381,13 @@ def test_the_status_is_json_and_its_history_grows(fed):
     assert set(status["history"][0]) == {"time", "threshold", "rate"}
     assert status["history"][-1]["threshold"] == status["threshold"]
     assert status["history"][-1]["rate"] == status["window"]["rate"] == status["escalated"] / status["samples"]
-    fresh = control_status(Control(gr.load(fed.artifacts["one"]), "x", 0.3, ControllerSettings(), lambda: 1))
+    fresh = control_status(BudgetControl(gr.load(fed.artifacts["one"]), "x", 0.3, ControllerSettings(), lambda: 1))
     assert fresh["window"] == {"samples": 0, "rate": None, "bound": 1.0}
 
 
 def test_the_history_is_bounded_and_reaches_back_to_the_start():
     now = 0.0
-    history = History(points=10, spacing=1.0, clock=lambda: now)
+    history = ControlHistory(points=10, spacing=1.0, clock=lambda: now)
     for _ in range(1000):
         if history.due:
             history.add(now, None)

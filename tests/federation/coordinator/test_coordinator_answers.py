@@ -275,18 +275,18 @@ def test_while_a_party_is_absent_a_sample_the_others_lack_is_not_called_unknown(
     assert found["label"][0] == -1
 
 
-SECOND = {
-    "round2:late:b": {"error": (None, PartyUnavailableError("b", "gone"))},
-    "round2:refused:b": {"change": (None, lambda v: v[:, :-1])},
-    "round2:b:not_finite": {"change": (None, lambda v: np.where(np.arange(v.shape[1]) == 0, np.inf, v))},
-    "round2:b:missing": {"change": (None, lambda v: v * np.nan)},
-    "round2:fusion:ValueError": {"change": (None, lambda v: v * 3)},  # the fusion does not know these
-}
+SECOND = [
+    ("round2:late:b", {"error": (None, PartyUnavailableError("b", "gone"))}),
+    ("round2:refused:b", {"change": (None, lambda v: v[:, :-1])}),
+    ("round2:refused:b", {"change": (None, lambda v: np.where(np.arange(v.shape[1]) == 0, np.inf, v))}),
+    ("round2:b:missing", {"change": (None, lambda v: v * np.nan)}),
+    ("round2:fusion:ValueError", {"change": (None, lambda v: v * 3)}),  # the fusion does not know these
+]
 
 
-@pytest.mark.parametrize("reason", SECOND)
-def test_round_two_failed_keeps_round_one_marked(fed, reason):
-    vars(fed.parties[1]).update(SECOND[reason])
+@pytest.mark.parametrize(("reason", "fault"), SECOND)
+def test_round_two_failed_keeps_round_one_marked(fed, reason, fault):
+    vars(fed.parties[1]).update(fault)
 
     async def work():
         async with running(fed) as up:
@@ -332,8 +332,8 @@ def test_a_sample_lost_between_the_rounds_concerns_that_sample_alone(fed):
 
 def test_strong_posteriors_computed_beforehand_need_no_embedding(fed, tmp_path):
     from gainroute.federation.coordinator.coordinator import Coordinator
-    from gainroute.federation.coordinator.fusion import load_fusion_source
     from gainroute.federation.coordinator.settings import FusionSettings
+    from gainroute.federation.coordinator.strong_source import load_strong_source
 
     strong = np.eye(K)[fed.test.strong]
     path = tmp_path / "strong.npz"
@@ -341,10 +341,10 @@ def test_strong_posteriors_computed_beforehand_need_no_embedding(fed, tmp_path):
     settings = fed.having(fusion=FusionSettings(strong=path)).settings
 
     async def work():
-        coordinator = Coordinator(settings, fed.parties, load_fusion=load_fusion_source)
+        coordinator = Coordinator(settings, fed.parties, load_strong=load_strong_source)
         await coordinator.start()
         try:
-            return await coordinator.infer(IDS, "r", lambda answered: answered.outcome)
+            return await coordinator.infer(IDS, "r", lambda outcome, _: outcome)
         finally:
             await coordinator.stop()
 
@@ -396,7 +396,7 @@ def test_draining_answers_what_was_taken_on_and_takes_nothing_more(fed):
         async with running(fed) as up:
             under_way = asyncio.create_task(up.infer(IDS))
             await asyncio.sleep(0.05)
-            draining = asyncio.create_task(up.coordinator.engine.drain(5))
+            draining = asyncio.create_task(up.coordinator.batcher.drain(5))
             await asyncio.sleep(0)
             refused = await up.infer(IDS)
             ready = await up.client.get("/v2/health/ready")

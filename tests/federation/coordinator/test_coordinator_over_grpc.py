@@ -47,7 +47,7 @@ def test_answers_over_grpc_are_those_of_the_library_and_a_lost_party_comes_back(
             settings = fed.having(party=table, tls=tls, rounds={"one_seconds": 5.0, "two_seconds": 5.0}).settings
             connections = [connect_party(party, settings.tls) for party in settings.party]
             coordinator = Coordinator(
-                settings, connections, load_fusion=fed.load_fusion,
+                settings, connections, load_strong=fed.load_strong,
                 certificates=lambda: certificate_days(settings, connections),
             )  # fmt: skip
             await coordinator.start()

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import shutil
 import sqlite3
+import threading
 import time
 from contextlib import closing
 
@@ -22,6 +23,7 @@ from gainroute.federation.coordinator.decision_log.rows import insert_rows
 from gainroute.federation.coordinator.decision_log.schema import COLUMNS, JOURNAL_PAGES, MIGRATIONS, connect, migrate
 from gainroute.federation.coordinator.decision_log.store import delete_before, get_state, put_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
+from gainroute.federation.coordinator.errors import LogFailedError
 from gainroute.federation.coordinator.settings import LogSettings
 
 
@@ -252,7 +254,9 @@ def test_one_bad_row_does_not_take_others_down(tmp_path):
         def bad(connection):
             connection.execute("INSERT INTO state VALUES (NULL, NULL, 0)")
 
-        jobs = [log._submit(w, alone=False) for w in (lambda _: time.sleep(0.05), good, bad, good)]
+        queued = threading.Event()  # so that the jobs that follow are committed together
+        jobs = [log._submit(w, alone=False) for w in (lambda _: queued.wait(10) and None, good, bad, good)]
+        queued.set()
         found = await asyncio.gather(*jobs, return_exceptions=True)
         log.close()
         return found
@@ -262,45 +266,25 @@ def test_one_bad_row_does_not_take_others_down(tmp_path):
     assert count(tmp_path / "log.sqlite", "state") == 2
 
 
-# ---- who commits ----------------------------------------------------------------------------------------
+# ---- the writer -----------------------------------------------------------------------------------------
 
 
 def put(name):
     return lambda connection: put_state(connection, name, 1)
 
 
-def test_a_lone_write_is_on_disk_on_return_and_one_that_must_not_wait_is_not(tmp_path):
+def test_a_write_waits_for_another_program_that_writes_and_the_event_loop_does_not(tmp_path):
     path = tmp_path / "log.sqlite"
+    begun = threading.Event()
 
     async def work():
         log = DecisionLog(LogSettings(path=path))
-        here = log._submit(put("here"), alone=False, may_wait=True)
-        at_once = here.done(), set(get_state(path, ["here"]))
-        there = log._submit(put("there"), alone=False)
-        handed_over = not there.done()  # whatever the writer has done, this loop has not heard of it yet
-        await there
-        log._seconds = 1.0  # as after a disk that hung
-        slow = log._submit(put("slow"), alone=False, may_wait=True)
-        left_to_the_writer = not slow.done()
-        await slow
-        log.close()
-        return at_once, handed_over, left_to_the_writer
-
-    assert asyncio.run(work()) == ((True, {"here"}), True, True)
-    assert set(get_state(path, ["here", "there", "slow"])) == {"here", "there", "slow"}
-
-
-def test_the_loop_does_not_wait_for_another_program_that_writes(tmp_path):
-    path = tmp_path / "log.sqlite"
-
-    async def work():
-        log = DecisionLog(LogSettings(path=path))
+        log._connection.set_trace_callback(lambda statement: begun.set())
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            waiting = log._submit(put("a"), alone=False, may_wait=True)
+            waiting = log._submit(put("a"), alone=False)
+            await asyncio.to_thread(begun.wait, 10)
             returned = not waiting.done()
-            await asyncio.sleep(0.1)  # the writer meets it too, and waits for it
-            returned = returned and not waiting.done()
             other.execute("ROLLBACK")
         await waiting
         log.close()
@@ -310,7 +294,7 @@ def test_the_loop_does_not_wait_for_another_program_that_writes(tmp_path):
     assert set(get_state(path, ["a"])) == {"a"}
 
 
-def test_a_lone_write_that_fails_is_told_undone_and_does_not_hinder_the_next(tmp_path):
+def test_a_write_that_fails_is_reported_and_undone_and_does_not_affect_the_next(tmp_path):
     path = tmp_path / "log.sqlite"
 
     def bad(connection):
@@ -319,15 +303,15 @@ def test_a_lone_write_that_fails_is_told_undone_and_does_not_hinder_the_next(tmp
 
     async def work():
         log = DecisionLog(LogSettings(path=path))
-        failed = log._submit(bad, alone=False, may_wait=True)
-        told = type(failed.exception()).__name__ if failed.done() else "not done"
+        with pytest.raises(LogFailedError):
+            await log._submit(bad, alone=False)
         error = log.error
-        await log._submit(put("next"), alone=False, may_wait=True)
+        await log._submit(put("next"), alone=False)
         recovered = log.error
         log.close()
-        return told, bool(error), recovered
+        return bool(error), recovered
 
-    assert asyncio.run(work()) == ("LogFailedError", True, "")
+    assert asyncio.run(work()) == (True, "")
     assert set(get_state(path, ["half", "next"])) == {"next"}
 
 

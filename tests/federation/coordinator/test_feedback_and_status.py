@@ -10,7 +10,7 @@ from fake_federation import CLASSES, IDS, K, M, N, federation, running
 
 from gainroute.evaluation.metrics import tradeoff_curve
 from gainroute.federation.coordinator.api.curve import curve_points, expected_at
-from gainroute.federation.coordinator.monitoring.statistics import Live, Ring
+from gainroute.federation.coordinator.monitoring.statistics import LiveStatistics, RingBuffer
 
 
 @pytest.fixture
@@ -151,14 +151,14 @@ def test_decisions_are_listed_and_explained_class_by_class(fed):
 
 
 def test_live_statistics_do_not_grow():
-    ring = Ring(10)
+    ring = RingBuffer(10)
     for part in (3, 4, 25, 1, 9, 10):
         ring.extend(np.arange(ring.total, ring.total + part))
         kept = min(ring.total, 10)
         np.testing.assert_array_equal(ring.last(100), np.arange(ring.total - kept, ring.total))
     ring.add(ring.total)
     np.testing.assert_array_equal(ring.last(2), [51, 52])
-    live = Live()
+    live = LiveStatistics()
     for i in range(10_000):
         live.latency("round1", i)
     assert live.latencies()["round1"]["count"] == 10_000

@@ -11,8 +11,8 @@ from waiting import until
 
 import gainroute as gr
 from gainroute.federation.coordinator.errors import HandshakeError
-from gainroute.federation.coordinator.fusion import from_function
 from gainroute.federation.coordinator.settings import FusionSettings, PartyEndpoint
+from gainroute.federation.coordinator.strong_source import from_function
 from gainroute.federation.transport.base import PartyUnavailableError
 
 
@@ -86,12 +86,12 @@ def fusion_of_other_classes(fed):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (in_another_order, "party 'b': its classes stand in another order: \\['dog'"),
-        (other_classes, "party 'a': its classes are \\['x'"),
+        (in_another_order, "party 'b': its classes are in another order: \\['dog'"),
+        (other_classes, "party 'a': its classes differ: \\['x'"),
         (no_model, "party 'c': it does not have the models one-c; it has two-c"),
-        (another_codec, "party 'c': it does not send the codec 'float32'; it sends float16, int8"),
+        (another_codec, "party 'c': it does not offer the codec 'float32'; it offers float16, int8"),
         (another_dimension, "does not take embeddings of lengths \\[5, 5, 11\\]"),
-        (bare, "carries no provenance"),
+        (bare, "has no provenance"),
         (another_party, "the parties \\['a', 'b', 'z'\\], the route table has \\['a', 'b', 'c'\\]"),
         (no_codec, "names no codec"),
         (another_fusion, "calibrated with the fusion 000"),

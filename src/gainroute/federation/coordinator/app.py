@@ -1,4 +1,4 @@
-"""The HTTP app, built from a coordinator: the Open Inference Protocol, dashboard, feedback, admin, metrics."""
+"""The HTTP app of a coordinator: the Open Inference Protocol, dashboard, feedback, admin, metrics."""
 
 from __future__ import annotations
 
@@ -18,27 +18,16 @@ from gainroute.federation.coordinator.api.admin import admin_routes
 from gainroute.federation.coordinator.api.docs_page import docs_page
 from gainroute.federation.coordinator.api.feedback import feedback_routes
 from gainroute.federation.coordinator.api.http import error_response, json_response
-from gainroute.federation.coordinator.api.inference import ShortWay, add_inference
+from gainroute.federation.coordinator.api.inference import InferenceMiddleware, inference_routes
 from gainroute.federation.coordinator.api.status import status_routes
-from gainroute.federation.coordinator.auth import Doorkeeper
+from gainroute.federation.coordinator.auth import AuthMiddleware
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.dashboard import dashboard_routes
-from gainroute.federation.coordinator.errors import BadRequestError, NotFoundError
+from gainroute.federation.coordinator.errors import BadRequestError, CoordinatorError, NotFoundError
 from gainroute.federation.coordinator.metrics import CONTENT_TYPE
 
 __all__ = ["create_app"]
 
-ERRORS = {
-    400: "`bad_request`: malformed JSON, tensor, id or value; the message says which, and what is needed.",
-    401: "`unauthorized`: no token, or a wrong one.",
-    403: "`forbidden`: an admin's token is needed, or a page from elsewhere asks.",
-    404: "`not_found`: no such model, version or decision.",
-    409: "`conflict`: a sample id that is not unique, nothing to roll back to, or nothing in the shadow.",
-    413: "`too_large`: too many ids, or too large a body.",
-    415: "`unsupported`: a compressed body.",
-    422: "`handshake`: router, models and parties do not fit together.",
-    503: "`busy`, `party_missing`, `log_failed`, `draining`, `unavailable`: try again after `Retry-After` seconds.",
-}
 DOCS_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
 ERROR_SCHEMA = {
     "type": "object",
@@ -48,14 +37,14 @@ ERROR_SCHEMA = {
 
 
 def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
-    """Build the app: the doorkeeper, the short way, and the framework behind them.
+    """Build the app: authentication, inference, and everything else behind the framework.
 
     Parameters
     ----------
     coordinator
         What answers.
     manage
-        Whether it is started and stopped with the app; otherwise somebody else does.
+        Whether the coordinator is started and stopped with the app.
     """
     from gainroute._version import __version__
 
@@ -69,29 +58,25 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
             if manage:
                 await coordinator.stop()
 
-    responses: dict[int | str, dict[str, Any]] = {
-        status: {"description": text, "content": {"application/json": {"schema": ERROR_SCHEMA}}}
-        for status, text in ERRORS.items()
-    }
     app = FastAPI(
         title="gainroute coordinator",
         version=__version__,
         description="Two-round vertical federated inference, behind the Open Inference Protocol (v2).",
         lifespan=lifespan,
-        responses=responses,
+        responses=_error_responses(),
         docs_url=None,
         redoc_url=None,
     )
-    infer = add_inference(app, coordinator)
+    app.include_router(inference_routes(coordinator))
     app.include_router(feedback_routes(coordinator))
     app.include_router(status_routes(coordinator))
     app.include_router(admin_routes(coordinator))
     app.include_router(dashboard_routes(coordinator.settings))
 
-    @app.get("/metrics", tags=["metrics"], summary="For Prometheus")
+    @app.get("/metrics", tags=["metrics"], summary="Metrics for Prometheus")
     async def metrics() -> Response:
         text = coordinator.metrics.render(
-            taken=coordinator.engine.taken, version=coordinator.version, watcher=coordinator.watcher,
+            in_flight=coordinator.batcher.in_flight, deployment=coordinator.deployment, monitor=coordinator.monitor,
             parties=coordinator.parties, log_ok=not coordinator.log.error, certificates=coordinator.certificates,
         )  # fmt: skip
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
@@ -103,10 +88,20 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
     app.add_exception_handler(GainrouteError, _gainroute_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    return Doorkeeper(ShortWay(app, infer), coordinator.settings)
+    return AuthMiddleware(InferenceMiddleware(app, coordinator), coordinator.settings)
 
 
 # ---- errors ---------------------------------------------------------------------------------------------
+
+
+def _error_responses() -> dict[int | str, dict[str, Any]]:
+    """The errors by status, for the OpenAPI schema."""
+    kinds, texts = CoordinatorError.__subclasses__(), dict[int, list[str]]()
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        texts.setdefault(kind.status, []).append(f"`{kind.code}`: {kind.__doc__}")
+    content = {"application/json": {"schema": ERROR_SCHEMA}}
+    return {status: {"description": " ".join(found), "content": content} for status, found in texts.items()}
 
 
 async def _gainroute_error(_: Request, error: Exception) -> Response:
@@ -118,7 +113,7 @@ async def _gainroute_error(_: Request, error: Exception) -> Response:
 async def _http_error(_: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 404:
-        return error_response(NotFoundError("there is no such page; /docs lists what there is"))
+        return error_response(NotFoundError("there is no such page; /docs lists all pages"))
     detail = str(error.detail) if isinstance(error, HTTPException) else "internal error"
     return json_response({"error": detail, "code": "method_not_allowed" if status == 405 else "http"}, status)
 

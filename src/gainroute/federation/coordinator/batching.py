@@ -1,23 +1,21 @@
-"""Requests in flight, put together in batches and answered in two rounds.
+"""Concurrent requests, gathered in batches and answered in two rounds.
 
-A batch is whole requests and one `Version`: no request is answered by two routers, thresholds or model versions. A
-request none of whose samples is escalated is answered after Round 1, whatever the rest of its batch waits for.
+A batch consists of whole requests and is answered by one `Deployment`: no request mixes routers, thresholds or model
+versions. A request without escalated samples is answered after Round 1, whatever the rest of its batch waits for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import (
     BusyError,
     CoordinatorError,
@@ -25,11 +23,12 @@ from gainroute.federation.coordinator.errors import (
     TooLargeError,
     UnavailableError,
 )
+from gainroute.federation.coordinator.metrics import Metrics
+from gainroute.federation.coordinator.operator import Operator
 from gainroute.federation.coordinator.outcome import Outcome
-from gainroute.federation.coordinator.parties import Parties
+from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.rounds import (
-    Asked,
-    FirstRound,
+    Replies,
     answer_first,
     answer_second,
     ask_first,
@@ -38,268 +37,215 @@ from gainroute.federation.coordinator.rounds import (
     keep_first,
 )
 from gainroute.federation.coordinator.settings import BatchingSettings, RoundSettings
+from gainroute.routing.types import Decision
 
-__all__ = ["Engine", "Observer"]
+__all__ = ["Batcher"]
 
-T = TypeVar("T")
 log = logging.getLogger("gainroute.coordinator")
 
-# Below this many values routing takes well under a millisecond, and a thread would cost more than it frees.
-INLINE_VALUES = 8192
 NAMED_REQUESTS = 32
 
 
-class Observer:
-    """Is told what happens; the base does nothing with it."""
-
-    def batch(self, samples: int) -> None:
-        """Note that a batch has set off."""
-
-    def round(self, number: int, asked: Asked) -> None:
-        """Note that the parties were asked."""
-
-
 @dataclass(eq=False)
-class _Request:
+class _Pending:
+    """A request that waits for its answer; `start` is its first row in the batch."""
+
     ids: Sequence[str]
     request_id: str
     answer: asyncio.Future[Outcome]
-    began: float = field(default_factory=time.perf_counter)
+    start: int = 0
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.start + len(self.ids))
 
 
-class Engine:
-    """Coalesces, asks, routes, answers.
+class Batcher:
+    """Gathers requests, asks the parties, routes, and answers.
 
     Parameters
     ----------
     parties
-        Who is asked.
-    version
-        What answers; replaced by assignment, which batches under way do not notice.
+        The parties to ask.
+    operator
+        Holds the deployment that answers; a change does not affect batches in flight.
     batching, rounds
         Settings.
-    observer
-        Metrics and statistics.
+    metrics
+        Counts batches and rounds.
     """
 
     def __init__(
         self,
-        parties: Parties,
-        version: Version,
+        parties: PartyLinks,
+        operator: Operator,
         batching: BatchingSettings,
         rounds: RoundSettings,
-        observer: Observer | None = None,
+        metrics: Metrics,
     ) -> None:
-        self.parties, self.version = parties, version
+        self.draining = False
+        self.in_flight = 0  # samples admitted and not yet answered
+        self._parties, self._operator, self._metrics = parties, operator, metrics
         self._batching, self._rounds = batching, rounds
-        self._observer = observer or Observer()
-        self._queue: deque[_Request] = deque()
-        self._queued = 0  # samples that wait for a slot
+        self._queue: deque[_Pending] = deque()
+        self._queued = 0  # samples in the queue
         self._running = 0  # batches in Round 1
         self._second = asyncio.Semaphore(batching.slots)
-        self._pumping: asyncio.Handle | None = None
+        self._timer: asyncio.Handle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self.taken = 0  # samples taken on and not yet answered
-        # One thread: a fusion is not asked to be thread-safe, and torch brings its own.
+        # One thread: a fusion need not be thread-safe, and torch starts threads of its own.
         self._fusing = ThreadPoolExecutor(1, thread_name_prefix="fusion")
 
-    def take_on(self, n: int) -> None:
-        """Take on samples, or refuse; `let_go` must follow."""
-        if self._draining:
-            raise DrainingError("the coordinator is stopping; ask another, or again in a moment")
+    def admit(self, n: int) -> None:
+        """Reserve room for n samples, or refuse them; `release` must follow."""
+        if self.draining:
+            raise DrainingError("the coordinator is stopping; ask another one, or try again in a moment")
         if n > self._batching.max_batch:
             raise TooLargeError(
                 f"{n} ids in one request; {self._batching.max_batch} are allowed: split the request, several are "
                 "answered at once"
             )
-        if self.taken + n > self._batching.max_queued:
+        if self.in_flight + n > self._batching.max_queued:
             raise BusyError(
-                f"{self.taken} samples wait for answers and {n} more would exceed {self._batching.max_queued}; ask "
-                "again in a moment"
+                f"{self.in_flight} samples wait for answers and {n} more would exceed {self._batching.max_queued}; "
+                "try again in a moment"
             )
-        self.taken += n
+        self.in_flight += n
         self._idle.clear()
 
-    def let_go(self, n: int) -> None:
-        """Samples taken on are answered, or given up."""
-        self.taken -= n
-        if not self.taken:
+    def release(self, n: int) -> None:
+        """Free the room of n samples."""
+        self.in_flight -= n
+        if not self.in_flight:
             self._idle.set()
 
     async def answer(self, ids: Sequence[str], request_id: str) -> Outcome:
-        """Answer samples that were taken on."""
-        loop = asyncio.get_running_loop()
-        request = _Request(ids, request_id, loop.create_future())
-        if self.taken == len(ids):  # alone: nobody to wait for, nobody to go with
-            await self._run_here(request)
-            return request.answer.result()
-        self._queue.append(request)
+        """Answer samples that were admitted."""
+        pending = _Pending(ids, request_id, asyncio.get_running_loop().create_future())
+        self._queue.append(pending)
         self._queued += len(ids)
-        self._pump_soon(self._batching.max_wait_ms / 1e3 if self._running else 0.0)
-        return await request.answer
+        if self.in_flight == len(ids):  # no other request to batch with
+            self._start_batches()
+        else:
+            self._start_soon(self._batching.max_wait_ms / 1e3 if self._running else 0.0)
+        return await pending.answer
 
     async def drain(self, seconds: float) -> bool:
-        """Take nothing more on, and wait until what was taken is answered; False if that took too long."""
-        self._draining = True
+        """Admit no more samples and wait for those in flight; False if that took too long."""
+        self.draining = True
         try:
             await asyncio.wait_for(self._idle.wait(), seconds)
         except asyncio.TimeoutError:
             return False
         return True
 
-    @property
-    def draining(self) -> bool:
-        """Whether it takes nothing more on."""
-        return self._draining
-
     def close(self) -> None:
-        """Give up what is still under way."""
+        """Cancel what is still in flight."""
         for task in self._tasks:
             task.cancel()
         self._fusing.shutdown(wait=False, cancel_futures=True)
 
     # ---- batches --------------------------------------------------------------------------------
 
-    def _pump_soon(self, wait: float = 0.0) -> None:
-        """Form batches in a while, or at the end of this turn of the loop: what arrived together goes together."""
+    def _start_soon(self, wait: float) -> None:
+        """Start batches after `wait` seconds, at the earliest once all requests of this loop iteration are queued."""
+        loop = asyncio.get_running_loop()
         if self._queued >= self._batching.max_batch:
             wait = 0.0
-            if self._pumping is not None:
-                self._pumping.cancel()
-                self._pumping = None
-        if self._pumping is None:
-            loop = asyncio.get_running_loop()
-            self._pumping = loop.call_later(wait, self._pump) if wait else loop.call_soon(self._pump)
+            self._stop_timer()
+        if self._timer is None:
+            self._timer = loop.call_later(wait, self._start_batches) if wait else loop.call_soon(self._start_batches)
 
-    def _pump(self) -> None:
-        if self._pumping is not None:  # a batch that has come back does not wait for the clock
-            self._pumping.cancel()
-            self._pumping = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start_batches(self) -> None:
+        self._stop_timer()
         while self._queue and self._running < self._batching.slots:
-            batch = [self._queue.popleft()]
-            n = len(batch[0].ids)
+            batch: list[_Pending] = []
+            n = 0
             while self._queue and n + len(self._queue[0].ids) <= self._batching.max_batch:
-                batch.append(self._queue.popleft())
-                n += len(batch[-1].ids)
-            self._queued -= n
-            self._running += 1
-            task = asyncio.ensure_future(self._run(batch, self.version))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+                pending = self._queue.popleft()
+                self._queued -= len(pending.ids)
+                if not pending.answer.done():  # a client that disconnected needs no answer
+                    pending.start = n
+                    n += len(pending.ids)
+                    batch.append(pending)
+            if batch:
+                self._running += 1
+                task = asyncio.ensure_future(self._run(batch, self._operator.deployment))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
-    async def _run_here(self, request: _Request) -> None:
-        """Answer a request in its own task."""
-        self._running += 1
+    async def _run(self, batch: list[_Pending], deployment: Deployment) -> None:
+        ids = batch[0].ids if len(batch) == 1 else [i for pending in batch for i in pending.ids]
+        request_ids = _joined(batch)
+        self._metrics.batch(len(ids))
         try:
-            await self._run([request], self.version)
-        except asyncio.CancelledError:
-            request.answer.exception()  # whoever would be told has gone
-            raise
-
-    async def _run(self, batch: list[_Request], version: Version) -> None:
-        waiting = [r for r in batch if not r.answer.done()]  # a client that has gone is not waited for
-        slot = True
-        try:
-            if waiting:
-                ids = [i for r in waiting for i in r.ids]
-                name = _joined(waiting)
-                self._observer.batch(len(ids))
-                asked, first = await self._round_one(version, ids, name)
-                outcome = answer_first(version, ids, asked, first)
-                self._running -= 1
-                slot = False
-                self._pump()
-                rest = _hand_out(waiting, outcome, only_settled=True)
-                if rest:
-                    _hand_out(rest, await self._round_two(outcome, first, name), offsets=_offsets(waiting))
-        except Exception as error:  # noqa: BLE001 (whatever it is, clients wait for it and have to be told)
-            self._fail(waiting, error)
-        except asyncio.CancelledError:
-            self._fail(waiting, DrainingError("the coordinator stopped before the answer was there; ask again"))
-            raise
-        finally:
-            if slot:
-                self._running -= 1
-                self._pump()
-
-    def _fail(self, requests: list[_Request], error: Exception) -> None:
-        if not isinstance(error, CoordinatorError):
-            log.error("a batch failed", exc_info=error, extra={"request_id": _joined(requests)})
-            error = UnavailableError(f"the batch failed ({type(error).__name__}); the coordinator's log tells more")
-        for request in requests:
-            if not request.answer.done():
-                request.answer.set_exception(error)
-
-    # ---- the rounds -----------------------------------------------------------------------------
-
-    async def _round_one(self, version: Version, ids: list[str], name: str) -> tuple[Asked, FirstRound]:
-        asked = await ask_first(self.parties, version, ids, name, self._rounds.one_seconds)
-        self._observer.round(1, asked)
-        n, pool = len(ids), self._rounds.on_missing_party == "pool"
-        if len(version.parties) * n * version.columns <= INLINE_VALUES:
-            first = decide(version, asked, n, pool=pool)
-        else:
-            first = await asyncio.to_thread(decide, version, asked, n, pool=pool)
-        if version.control is not None:  # here, in the loop: one batch after the other, in the order they are answered
-            first = replace(first, decision=version.control.decide(first.decision))
-        for party, error in first.absent.items():
-            if party not in asked.failed:
-                self.parties.links[party].failed(error)
-        return asked, first
-
-    async def _round_two(self, outcome: Outcome, first: FirstRound, name: str) -> Outcome:
-        version, decision = outcome.version, first.decision
-        asked: Asked | None = None
-        async with self._second:
-            if version.fusion.wants_embeddings:
-                wanted = [outcome.ids[i] for i in np.flatnonzero(decision.escalate).tolist()]
-                asked = await ask_second(self.parties, version, wanted, name, self._rounds.two_seconds)
-                self._observer.round(2, asked)
-                if asked.failed:  # nothing to fuse, and no time left to wait for a thread that would say so
-                    return answer_second(outcome, decision, asked)
-            left = self._rounds.two_seconds - (0.0 if asked is None else asked.seconds)
             try:
-                fused = self._in_fusion(lambda: answer_second(outcome, decision, asked))
-                return await asyncio.wait_for(fused, max(left, 0.001))
+                replies = await ask_first(self._parties, deployment, ids, request_ids, self._rounds.one_seconds)
+                self._metrics.round(1, replies)
+                pool = self._rounds.on_missing_party == "pool"
+                decision = decide(deployment, replies, len(ids), pool=pool)
+                outcome = answer_first(deployment, ids, replies, decision)
+            finally:
+                self._running -= 1
+                self._start_batches()
+            escalated: list[_Pending] = []
+            for pending in batch:
+                if outcome.wanted[pending.rows].any():
+                    escalated.append(pending)
+                else:
+                    _hand_out(pending, outcome)
+            if escalated:
+                outcome = await self._round_two(outcome, decision, request_ids)
+                for pending in escalated:
+                    _hand_out(pending, outcome)
+        except Exception as error:  # noqa: BLE001 (clients wait for the answer, and get an error)
+            self._fail(batch, error)
+        except asyncio.CancelledError:
+            self._fail(batch, DrainingError("the coordinator stopped before the answer was ready; ask again"))
+            raise
+
+    async def _round_two(self, outcome: Outcome, decision: Decision, request_ids: str) -> Outcome:
+        rows = np.flatnonzero(decision.escalate)
+        replies = Replies({}, {}, {}, 0.0)
+        left = self._rounds.two_seconds
+        async with self._second:
+            if outcome.deployment.fusion.wants_embeddings:
+                ids = [outcome.ids[i] for i in rows.tolist()]
+                replies = await ask_second(self._parties, outcome.deployment, ids, request_ids, left)
+                self._metrics.round(2, replies)
+                left = max(left - replies.seconds, 0.001)
+                if replies.failed:  # there is nothing to fuse
+                    return answer_second(outcome, decision, replies)
+            loop = asyncio.get_running_loop()
+            fused = loop.run_in_executor(self._fusing, answer_second, outcome, decision, replies)
+            try:
+                return await asyncio.wait_for(fused, left)
             except asyncio.TimeoutError:
-                return keep_first(outcome, np.flatnonzero(decision.escalate).tolist(), "round2:late:fusion", asked)
+                return keep_first(outcome, rows, "round2:late:fusion", replies)
 
-    async def _in_fusion(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._fusing, work)
+    def _fail(self, batch: list[_Pending], error: Exception) -> None:
+        if not isinstance(error, CoordinatorError):
+            log.error("a batch failed", exc_info=error, extra={"request_id": _joined(batch)})
+            error = UnavailableError(f"the batch failed ({type(error).__name__}); see the coordinator's log")
+        for pending in batch:
+            if not pending.answer.done():
+                pending.answer.set_exception(error)
 
 
-def _joined(requests: Sequence[_Request]) -> str:
-    names = [r.request_id for r in requests[:NAMED_REQUESTS]]
+def _hand_out(pending: _Pending, outcome: Outcome) -> None:
+    if not pending.answer.done():
+        whole = len(pending.ids) == len(outcome)
+        pending.answer.set_result(outcome if whole else outcome.part(pending.rows))
+
+
+def _joined(requests: Sequence[_Pending]) -> str:
+    names = [pending.request_id for pending in requests[:NAMED_REQUESTS]]
     more = len(requests) - len(names)
     return ",".join(names) + (f",+{more}" if more else "")
-
-
-def _offsets(requests: Sequence[_Request]) -> dict[_Request, int]:
-    at, found = 0, {}
-    for request in requests:
-        found[request] = at
-        at += len(request.ids)
-    return found
-
-
-def _hand_out(
-    requests: list[_Request],
-    outcome: Outcome,
-    *,
-    only_settled: bool = False,
-    offsets: dict[_Request, int] | None = None,
-) -> list[_Request]:
-    """Give every request its part; with `only_settled`, those with an escalated sample are returned instead."""
-    starts: dict[Any, int] = _offsets(requests) if offsets is None else offsets
-    left: list[_Request] = []
-    alone = len(starts) == 1
-    for request in requests:
-        rows = slice(starts[request], starts[request] + len(request.ids))
-        if only_settled and outcome.wanted[rows].any():
-            left.append(request)
-        elif not request.answer.done():
-            request.answer.set_result(outcome if alone else outcome.part(rows))
-    return left

@@ -1,7 +1,7 @@
-"""The budget controller in the service: it decides batch after batch, remembers, and says how it does.
+"""The budget controller in the service: it decides batch by batch, survives restarts, and reports its state.
 
-A `Control` belongs to one version (router, budget). It is used by the event loop alone, in the order in which batches
-come out of Round 1; only `state` is also called by the decision log's writer, which saves it with the rows it decided.
+A `BudgetControl` belongs to one deployment. It is used in the event loop, in the order in which batches leave Round 1;
+only `state` is also called by the decision log's writer, which saves it with the decisions.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gainroute._util.files import plain
 from gainroute.control.budget import WINDOW, BudgetController, ControlledDecision
 from gainroute.control.token_bucket import TokenBucket
 from gainroute.errors import SettingError
-from gainroute.federation.coordinator.monitoring.statistics import Ring
+from gainroute.federation.coordinator.monitoring.statistics import RingBuffer
 from gainroute.federation.coordinator.settings import CapSettings, ControllerSettings
 from gainroute.routing.router import Router
 from gainroute.routing.types import Decision
 
-__all__ = ["STATE", "Control", "History", "control_status"]
+__all__ = ["STATE", "BudgetControl", "ControlHistory", "control_status"]
 
 log = logging.getLogger("gainroute.coordinator")
 
@@ -31,7 +31,7 @@ POINTS = 500
 SPACING = 1.0
 
 
-class History:
+class ControlHistory:
     """How threshold and rate went since the start, in a bounded number of points.
 
     When there is no more room every other point is dropped, and new ones come half as often.
@@ -70,8 +70,8 @@ class History:
         return list(self._points)
 
 
-class Control:
-    """A `BudgetController` for one version of the service.
+class BudgetControl:
+    """A `BudgetController` for one deployment of the service.
 
     Parameters
     ----------
@@ -103,14 +103,14 @@ class Control:
         budget: float,
         settings: ControllerSettings,
         sample_bytes: Callable[[], int | None],
-        before: Control | None = None,
+        before: BudgetControl | None = None,
     ) -> None:
         self.identity = identity
         # A budget below what is explored, 0 above all, has to be possible at any moment.
         explore = min(settings.explore, budget)
         self.controller = BudgetController(router, budget, step=settings.step, explore=explore, seed=settings.seed)
-        self.history: History = History() if before is None else before.history
-        self._wanted = Ring(WINDOW, np.bool_)
+        self.history: ControlHistory = ControlHistory() if before is None else before.history
+        self._wanted = RingBuffer(WINDOW, np.bool_)
         self._sample_bytes = sample_bytes
         self.cap = settings.cap
         self._to_attach = settings.cap
@@ -201,14 +201,13 @@ def _bucket(given: CapSettings, size: float | None) -> TokenBucket:
     return TokenBucket(given.rate, burst, unit=given.unit, size=size, per=given.per)
 
 
-def control_status(control: Control | None) -> dict[str, Any]:
+def control_status(control: BudgetControl | None) -> dict[str, Any]:
     """How the budget controller does, as JSON: for dashboard, status and metrics.
 
     Parameters
     ----------
     control
-        That of the version in use, ``coordinator.version.control``; None where there is none: not configured, or an
-        admin has set a threshold.
+        ``coordinator.deployment.control``; None if it is not configured, or an admin has set a threshold.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The coordinator itself, without HTTP: parties, engine, log and what watches over them."""
+"""The coordinator itself, without HTTP: parties, batcher, log and what watches over them."""
 
 from __future__ import annotations
 
@@ -7,41 +7,32 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from gainroute.errors import SettingError
-from gainroute.federation.coordinator.batching import Engine
-from gainroute.federation.coordinator.decision_log.rows import Entry
+from gainroute.federation.coordinator.batching import Batcher
 from gainroute.federation.coordinator.decision_log.store import delete_before, put_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import CoordinatorError, LogFailedError
-from gainroute.federation.coordinator.fusion import Fusion, load_fusion_source
 from gainroute.federation.coordinator.handshake import class_names
 from gainroute.federation.coordinator.metrics import Metrics
-from gainroute.federation.coordinator.monitoring.statistics import Live
-from gainroute.federation.coordinator.monitoring.watcher import Watcher
+from gainroute.federation.coordinator.monitoring.monitor import Monitor
+from gainroute.federation.coordinator.monitoring.statistics import LiveStatistics
 from gainroute.federation.coordinator.operator import Operator
 from gainroute.federation.coordinator.outcome import Outcome, unlogged
-from gainroute.federation.coordinator.parties import Parties
+from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.settings import CoordinatorSettings, FusionSettings
+from gainroute.federation.coordinator.strong_source import StrongSource, load_strong_source
 from gainroute.federation.transport.base import PartyConnection
 
-__all__ = ["Answered", "Coordinator"]
+__all__ = ["Coordinator"]
 
 T = TypeVar("T")
 log = logging.getLogger("gainroute.coordinator")
 RETENTION_SECONDS = 600.0
 IMPATIENT_SECONDS = 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Answered:
-    """The answers to a request, and the number of its first decision."""
-
-    outcome: Outcome
-    first: int
 
 
 class Coordinator:
@@ -53,7 +44,7 @@ class Coordinator:
         What it is told.
     connections
         One a party, in the order of the route table, named as there.
-    load_fusion
+    load_strong
         Builds the strong route's end from its settings.
     certificates
         Days to expiry by name, for metrics and dashboard.
@@ -69,7 +60,7 @@ class Coordinator:
         settings: CoordinatorSettings,
         connections: Sequence[PartyConnection],
         *,
-        load_fusion: Callable[[FusionSettings], Fusion] = load_fusion_source,
+        load_strong: Callable[[FusionSettings], StrongSource] = load_strong_source,
         certificates: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
         names = [c.name for c in connections]
@@ -77,16 +68,16 @@ class Coordinator:
             raise SettingError(f"connections lead to {names}, the route table has {[p.name for p in settings.party]}")
         self.settings = settings
         self.certificates = certificates
-        self.live = Live()
+        self.live = LiveStatistics()
         self.metrics = Metrics(self.live)
-        self.parties = Parties(connections, settings.rounds.one_seconds)
-        self._load_fusion = load_fusion
+        self.parties = PartyLinks(connections, settings.rounds.one_seconds)
+        self._load_strong = load_strong
         self._watching: asyncio.Task[None] | None = None
         self._sample_bytes: dict[str, int] = {}
         self.log: DecisionLog
-        self.engine: Engine
+        self.batcher: Batcher
         self.operator: Operator
-        self.watcher: Watcher
+        self.monitor: Monitor
 
     # ---- from start to stop ---------------------------------------------------------------------
 
@@ -94,18 +85,18 @@ class Coordinator:
         """Open the log, load what was last in use, shake hands, and take requests."""
         self.log = await asyncio.to_thread(DecisionLog, self.settings.log)
         try:
-            self.operator = Operator(self.settings, self.parties, self.log, self._load_fusion)
-            version = await self.operator.resume()
-            absent = await self.parties.shake(version)
+            self.operator = Operator(self.settings, self.parties, self.log, self._load_strong)
+            absent = await self.parties.handshake(await self.operator.resume())
             for link in self.parties.links.values():
                 if link.name not in absent:
-                    link.is_now("ok")
-            self.engine = Engine(self.parties, version, self.settings.batching, self.settings.rounds, self.metrics)
-            self.operator.engine = self.engine
+                    link.set_state("ok")
+            self.batcher = Batcher(
+                self.parties, self.operator, self.settings.batching, self.settings.rounds, self.metrics
+            )
             if self.settings.controller is not None:
                 self.log.alongside = self.operator.save_control
-            self.watcher = Watcher(self.settings.drift, self.log, self.operator, self.parties)
-            await self.watcher.start()
+            self.monitor = Monitor(self.settings.drift, self.log, self.operator, self.parties)
+            await self.monitor.start()
         except BaseException:
             await self.parties.close()
             await asyncio.to_thread(self.log.close)
@@ -116,80 +107,77 @@ class Coordinator:
 
     async def stop(self) -> None:
         """Answer what was taken on, then let go of everything."""
-        if not await self.engine.drain(self.settings.server.drain_seconds):
-            log.error("%d samples were not answered in time and are given up", self.engine.taken)
+        if not await self.batcher.drain(self.settings.server.drain_seconds):
+            log.error("%d samples were not answered in time and are given up", self.batcher.in_flight)
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
-        await self.watcher.stop()
-        self.engine.close()
+        await self.monitor.stop()
+        self.batcher.close()
         await self.parties.close()
         await asyncio.to_thread(self.log.close)
 
     # ---- answering ------------------------------------------------------------------------------
 
-    async def infer(self, ids: Sequence[str], request_id: str, encode: Callable[[Answered], T]) -> T:
-        """Answer samples; returns once the decisions are on disk, or, if the policy says so, marked as not.
+    async def infer(self, ids: Sequence[str], request_id: str, encode: Callable[[Outcome, int], T]) -> T:
+        """Answer samples; returns once the decisions are on disk or, if the policy allows it, marked as unlogged.
 
         Parameters
         ----------
         ids, request_id
-            What is asked, and how the logs call it.
+            The samples, and the name of the request in logs.
         encode
-            Makes the reply of the answers; it works while the disk does.
+            Makes the reply from the outcome and the number of its first decision; runs while the log is written.
         """
         began = time.perf_counter()
         n = len(ids)
-        self.engine.take_on(n)
+        self.batcher.admit(n)
         try:
-            outcome = await self.engine.answer(ids, request_id)
+            outcome = await self.batcher.answer(ids, request_id)
             first = self.log.numbers(n)
-            entry = Entry(outcome, first, time.time(), request_id, time.perf_counter() - began)
-            on_disk = self.log.append(entry, may_wait=self.engine.taken == n)
+            on_disk = self.log.append(outcome, first, request_id, time.perf_counter() - began)
             try:
-                if not on_disk.done():
-                    await asyncio.sleep(0)  # the writer's turn
-                reply = encode(Answered(outcome, first))
+                reply = encode(outcome, first)
             finally:
-                outcome, logged = await self._logged(outcome, on_disk)
+                logged = await self._logged(on_disk)
             if not logged:
-                reply = encode(Answered(outcome, first))
-            seconds, size = time.perf_counter() - began, self.sample_bytes(outcome.version)
+                outcome = replace(outcome, route=[unlogged(route) for route in outcome.route])
+                reply = encode(outcome, first)
             # Counted once the reply is on its way: nothing is awaited between here and the socket.
-            asyncio.get_running_loop().call_soon(self._answered, outcome, seconds, size)
+            asyncio.get_running_loop().call_soon(self._count, outcome, time.perf_counter() - began)
             return reply
         finally:
-            self.engine.let_go(n)
+            self.batcher.release(n)
 
-    def _answered(self, outcome: Outcome, seconds: float, sample_bytes: int | None) -> None:
-        self.metrics.answered(outcome, seconds, sample_bytes)
-        self.watcher.answered(outcome)
-
-    async def _logged(self, outcome: Outcome, on_disk: Awaitable[None]) -> tuple[Outcome, bool]:
-        """Wait for the disk; where it fails, refuse, or mark the answers, as the policy says."""
+    async def _logged(self, on_disk: Awaitable[None]) -> bool:
+        """Wait for the log; False if it failed and the policy is to answer all the same."""
         try:
             await on_disk
         except LogFailedError:
             self.metrics.unlogged()
             if self.settings.log.on_failure == "refuse":
                 raise
-            return replace(outcome, route=[unlogged(route) for route in outcome.route]), False
-        return outcome, True
+            return False
+        return True
+
+    def _count(self, outcome: Outcome, seconds: float) -> None:
+        self.metrics.answered(outcome, seconds, self.sample_bytes(outcome.deployment))
+        self.monitor.answered(outcome)
 
     @property
-    def version(self) -> Version:
+    def deployment(self) -> Deployment:
         """What answers now."""
-        return self.engine.version
+        return self.operator.deployment
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in column order."""
-        return class_names(self.version, self.parties.descriptions())
+        return class_names(self.deployment, self.parties.descriptions())
 
     def not_ready(self) -> str:
         """Why a request would be refused now; empty when it would not."""
-        if self.engine.draining:
+        if self.batcher.draining:
             return "the coordinator is stopping"
         if self.log.error and self.settings.log.on_failure == "refuse":
             return f"the decision log cannot be written ({self.log.error})"
@@ -198,14 +186,14 @@ class Coordinator:
             return "; ".join(f"party {link.name!r} is {link.state}: {link.error or 'no answer yet'}" for link in down)
         return ""
 
-    def sample_bytes(self, version: Version) -> int | None:
+    def sample_bytes(self, deployment: Deployment) -> int | None:
         """Payload of one sample in Round 2; None while a party has not told its dimension."""
-        known = self._sample_bytes.get(version.hash)
+        known = self._sample_bytes.get(deployment.hash)
         if known is None:
-            known = self.operator.sample_bytes(version)
+            known = self.operator.sample_bytes(deployment)
             if known is None:
                 return None
-            self._sample_bytes = {version.hash: known}
+            self._sample_bytes = {deployment.hash: known}
         return known
 
     # ---- watching -------------------------------------------------------------------------------
@@ -217,7 +205,7 @@ class Coordinator:
             seconds = self.settings.rounds.health_seconds
             await asyncio.sleep(min(seconds, IMPATIENT_SECONDS) if restless else seconds)
             try:
-                await self.parties.watch(self.version)
+                await self.parties.check_health(self.deployment)
                 if self.log.error:  # nobody writes while the door is shut: see whether it can be opened again
                     await self.log.write(lambda c: put_state(c, "probe", time.time()))
                 if time.monotonic() - cleaned > RETENTION_SECONDS:

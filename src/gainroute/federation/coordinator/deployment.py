@@ -1,4 +1,4 @@
-"""One consistent set of router, models and threshold. A request is answered by one of these from end to end."""
+"""The router, models and threshold in force together. A request is answered by one deployment from end to end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from gainroute._util.files import plain
 from gainroute._util.hashing import hash_contents
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.errors import HandshakeError
-from gainroute.federation.coordinator.fusion import Fusion
+from gainroute.federation.coordinator.strong_source import StrongSource
 from gainroute.io.run_folder import SERVER
 from gainroute.routing.artifacts import load
 from gainroute.routing.decide import BUDGET_REMEDY
@@ -23,109 +24,113 @@ from gainroute.routing.router import Router
 from gainroute.routing.types import ArrayLike, IntArray
 
 if TYPE_CHECKING:
-    from gainroute.federation.coordinator.budget_control import Control
+    from gainroute.federation.coordinator.budget_control import BudgetControl
 
-__all__ = ["OperatingPoint", "Version", "load_version", "version_of"]
+__all__ = ["Deployment", "SetPoint", "load_deployment", "make_deployment"]
 
 
 @dataclass(frozen=True)
-class OperatingPoint:
-    """Where on the trade-off curve the service runs, and who said so.
+class SetPoint:
+    """The point of the trade-off curve at which the service runs, and where it comes from.
 
     Attributes
     ----------
     kind
-        "artifact" (as the router was fitted), "budget" or "threshold" (as an admin set it).
+        "artifact" (as the router was fitted), "budget" or "threshold" (as configured, or set by an admin).
     budget
         None where a threshold was given.
     threshold
-        τ as it is applied.
+        τ.
     """
 
     kind: Literal["artifact", "budget", "threshold"]
     budget: float | None
     threshold: float
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON, with infinities as text."""
+        return {"set_by": self.kind, "budget": self.budget, "threshold": plain(self.threshold)}
+
 
 @dataclass(frozen=True, eq=False)
-class Version:
-    """A router with its own threshold, the models it was calibrated with, and the fusion.
+class Deployment:
+    """A router with its threshold, the models it was calibrated with, and the source of strong answers.
 
     Attributes
     ----------
     router
-        Nobody else holds it, and nobody changes it.
+        Not shared, and never changed.
     hash
         SHA-256 of the artifact.
     path
-        Where it was read from.
+        File of the artifact.
     fusion
-        The strong route's end.
+        Source of the strong answers.
     parties
         Names in the order of the fit.
     point
-        Where it operates.
+        Budget and threshold.
     control
-        What keeps the rate at the budget; None where the threshold stays as it is.
+        Keeps the rate at the budget; None where the threshold is fixed.
     protection
-        What scores must exceed while the drift monitor finds that collaboration hurts; with a controller, it has it.
+        Floor under τ while the drift monitor finds that collaboration hurts; with `control`, the floor is there.
     """
 
     router: Router
     hash: str
     path: Path
-    fusion: Fusion
+    fusion: StrongSource
     parties: tuple[str, ...]
-    point: OperatingPoint
-    control: Control | None = None
+    point: SetPoint
+    control: BudgetControl | None = None
     protection: float | None = None
 
     @property
     def name(self) -> str:
-        """What clients see as the model's version."""
+        """The model version that clients see."""
         return self.hash[:12]
 
     @property
     def columns(self) -> int:
-        """Values in a party's Round-1 message for a sample."""
+        """Values per sample in a party's Round-1 message."""
         return self.router.n_classes_ + self.router.extra_columns
 
     @property
     def codec(self) -> str:
-        """How embeddings travel."""
+        """Codec of the embeddings."""
         return self.router.provenance_.codec
 
     def model(self, party: str) -> str:
-        """Hash of the models that a party has to answer with."""
+        """Hash of the models that a party must answer with."""
         return self.router.provenance_.models[party]
 
     def encode(self, labels: ArrayLike) -> IntArray:
-        """Labels as the router gives them → column numbers, −1 where there is none."""
+        """Convert the router's labels to column numbers, −1 where there is none."""
         router = self.router
         if router.classes is None:
             return np.asarray(labels, dtype=np.int64)
         return Labels(router.n_classes_, router.classes).encode(labels, "label", missing=True)
 
-    def at_budget(self, budget: Any) -> Version:
-        """The same version with τ read off for another budget."""
+    def at_budget(self, budget: Any) -> Deployment:
+        """The same deployment with τ for another budget."""
         share = check_fraction(budget, "budget", BUDGET_REMEDY)
-        return self._at(OperatingPoint("budget", share, self.router.threshold_for(share)))
+        return self._at(SetPoint("budget", share, self.router.threshold_for(share)))
 
-    def at_threshold(self, threshold: Any) -> Version:
-        """The same version with τ given; the router's `min_gain` stays a floor under it."""
+    def at_threshold(self, threshold: Any) -> Deployment:
+        """The same deployment with τ given; the router's `min_gain` remains a floor under it."""
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or math.isnan(threshold):
             raise SettingError(f"threshold is {threshold!r}; a number is needed, such as 0.05")
         floor = self.router.min_gain
-        return self._at(OperatingPoint("threshold", None, float(max(threshold, -math.inf if floor is None else floor))))
+        return self._at(SetPoint("threshold", None, float(max(threshold, -math.inf if floor is None else floor))))
 
-    def _at(self, point: OperatingPoint) -> Version:
-        # A copy: batches under way go on with the threshold they began with.
+    def _at(self, point: SetPoint) -> Deployment:
+        # A copy: batches in flight keep the threshold they started with.
         router = copy.copy(self.router)
         router.threshold_ = max(point.threshold, -math.inf if self.protection is None else self.protection)
         return replace(self, router=router, point=point, control=None)
 
-    def protected(self, floor: float | None) -> Version:
-        """The same version with a floor under τ, or without."""
+    def protected(self, floor: float | None) -> Deployment:
+        """The same deployment with a floor under τ, or without one."""
         if self.control is not None:
             self.control.controller.protection = floor
             return self
@@ -133,23 +138,25 @@ class Version:
 
     @property
     def floor(self) -> float | None:
-        """The floor under τ that `protected` has set."""
+        """The floor under τ set by `protected`."""
         return self.protection if self.control is None else self.control.controller.protection
 
 
-def load_version(path: Path, fusion: Fusion, parties: tuple[str, ...]) -> Version:
+def load_deployment(path: Path, fusion: StrongSource, parties: tuple[str, ...]) -> Deployment:
     """Load an artifact and check everything that can be checked without the parties."""
-    return version_of(load(path), fusion, parties, path, hash_contents(path))
+    return make_deployment(load(path), fusion, parties, path, hash_contents(path))
 
 
-def version_of(router: Router, fusion: Fusion, parties: tuple[str, ...], path: Path, identity: str) -> Version:
-    """Put a version together, or say everything that does not fit."""
+def make_deployment(
+    router: Router, fusion: StrongSource, parties: tuple[str, ...], path: Path, identity: str
+) -> Deployment:
+    """Combine a router with its fusion and parties; the error lists everything that does not fit."""
     provenance = router.provenance_
     differences: list[str] = []
     holders = set(provenance.models) - {SERVER}
     if not provenance.models:
         differences.append(
-            "the router carries no provenance, so that nothing says which models it was calibrated with; save it with "
+            "the router has no provenance, which names the models it was calibrated with; save it with "
             "gr.save(router, path, provenance=gr.Provenance(models={party: hash}, codec=codec))"
         )
     elif holders != set(parties):
@@ -168,6 +175,5 @@ def version_of(router: Router, fusion: Fusion, parties: tuple[str, ...], path: P
                            f"the route table has {list(parties)}")  # fmt: skip
     if differences:
         raise HandshakeError(f"{path} does not fit: " + "; ".join(differences))
-    return Version(
-        router, identity, path, fusion, parties, OperatingPoint("artifact", router.budget, router.threshold_)
-    )
+    point = SetPoint("artifact", router.budget, router.threshold_)
+    return Deployment(router, identity, path, fusion, parties, point)

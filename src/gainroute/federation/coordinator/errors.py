@@ -1,28 +1,8 @@
-"""Everything a coordinator answers a request with instead of an answer.
-
-::
-
-    CoordinatorError                     status  code
-    ├── BadRequestError                  400     bad_request       malformed JSON, tensor, id or value
-    ├── UnauthorizedError                401     unauthorized      no token, or a wrong one
-    ├── ForbiddenError                   403     forbidden         an admin's token is needed, or a foreign page
-    ├── NotFoundError                    404     not_found         no such model, version, decision or page
-    ├── ConflictError                    409     conflict          a sample id that is not unique, no rollback
-    ├── TooLargeError                    413     too_large         too many ids, or too large a body
-    ├── UnsupportedError                 415     unsupported       a content encoding that is not understood
-    ├── HandshakeError                   422     handshake         router, models and parties do not fit together
-    └── UnavailableError                 503     unavailable       try again later; Retry-After says when
-        ├── BusyError                    503     busy              the queue is full
-        ├── PartyMissingError            503     party_missing     a party did not answer, and the policy is to refuse
-        ├── LogFailedError               503     log_failed        the decision log could not be written
-        └── DrainingError                503     draining          the coordinator is stopping
-
-The body is ``{"error": "<message>", "code": "<code>"}``.
-"""
+"""The errors a coordinator answers requests with: ``{"error": "<message>", "code": "<code>"}`` and an HTTP status."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gainroute.errors import GainrouteError
 
@@ -45,97 +25,66 @@ __all__ = [
 
 
 class CoordinatorError(GainrouteError):
-    """A request that is not answered; `status` and `code` are what the client sees."""
+    """A request that is refused; clients see `status`, `code` and, with 503, `retry_after` in seconds."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"
     retry_after: ClassVar[int | None] = None
 
+    def __init_subclass__(cls, code: str, status: int | None = None, retry_after: int | None = None, **more: Any):
+        super().__init_subclass__(**more)
+        cls.code = code
+        cls.status = status or cls.status
+        cls.retry_after = retry_after or cls.retry_after
 
-class BadRequestError(CoordinatorError):
-    """What was sent cannot be understood."""
 
-    status = 400
-    code = "bad_request"
+class BadRequestError(CoordinatorError, status=400, code="bad_request"):
+    """Malformed JSON, tensor, id or value; the message says which, and what is needed."""
 
 
-class UnauthorizedError(CoordinatorError):
+class UnauthorizedError(CoordinatorError, status=401, code="unauthorized"):
     """No token, or a wrong one."""
 
-    status = 401
-    code = "unauthorized"
+
+class ForbiddenError(CoordinatorError, status=403, code="forbidden"):
+    """An admin token is needed, or the request comes from a page of another origin."""
 
 
-class ForbiddenError(CoordinatorError):
-    """Known, but not allowed."""
-
-    status = 403
-    code = "forbidden"
+class NotFoundError(CoordinatorError, status=404, code="not_found"):
+    """No such model, version, decision or page."""
 
 
-class NotFoundError(CoordinatorError):
-    """There is no such thing."""
-
-    status = 404
-    code = "not_found"
+class ConflictError(CoordinatorError, status=409, code="conflict"):
+    """A sample id that is not unique, no router to roll back to, or no shadow router."""
 
 
-class ConflictError(CoordinatorError):
-    """Not possible as things stand."""
-
-    status = 409
-    code = "conflict"
+class TooLargeError(CoordinatorError, status=413, code="too_large"):
+    """Too many ids, or too large a body."""
 
 
-class TooLargeError(CoordinatorError):
-    """More than one request may carry."""
-
-    status = 413
-    code = "too_large"
+class UnsupportedError(CoordinatorError, status=415, code="unsupported"):
+    """A compressed body."""
 
 
-class UnsupportedError(CoordinatorError):
-    """Sent in a form that is not understood."""
-
-    status = 415
-    code = "unsupported"
-
-
-class HandshakeError(CoordinatorError):
+class HandshakeError(CoordinatorError, status=422, code="handshake"):
     """Router, models and parties do not fit together; the message says what differs."""
 
-    status = 422
-    code = "handshake"
+
+class UnavailableError(CoordinatorError, status=503, code="unavailable", retry_after=1):
+    """The same request may be answered later."""
 
 
-class UnavailableError(CoordinatorError):
-    """Not now; the same request may be answered later."""
-
-    status = 503
-    code = "unavailable"
-    retry_after = 1
+class BusyError(UnavailableError, code="busy"):
+    """The queue is full."""
 
 
-class BusyError(UnavailableError):
-    """As many samples wait as may."""
-
-    code = "busy"
-
-
-class PartyMissingError(UnavailableError):
+class PartyMissingError(UnavailableError, code="party_missing"):
     """A party did not answer, and the policy is to refuse."""
 
-    code = "party_missing"
 
-
-class LogFailedError(UnavailableError):
+class LogFailedError(UnavailableError, code="log_failed", retry_after=5):
     """The decision log could not be written, and the policy is to refuse."""
 
-    code = "log_failed"
-    retry_after = 5
 
-
-class DrainingError(UnavailableError):
-    """The coordinator is stopping: what it has taken on is answered, nothing new is taken."""
-
-    code = "draining"
+class DrainingError(UnavailableError, code="draining"):
+    """The coordinator is stopping: it finishes requests in flight and accepts no new ones."""

@@ -1,4 +1,4 @@
-"""Does a party fit the router? Classes and their order, models, dimensions and codec, or a list of what differs."""
+"""Whether a party fits the deployment: classes and their order, models, dimensions and codec."""
 
 from __future__ import annotations
 
@@ -7,84 +7,80 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gainroute.errors import GainrouteError
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import HandshakeError
 from gainroute.federation.transport.base import PartyDescription
 
 __all__ = ["check_fusion", "class_names", "differences", "dimension"]
 
 
-def class_names(version: Version, descriptions: Mapping[str, PartyDescription]) -> tuple[str, ...]:
-    """Names of the classes: the router's, else those that the parties tell, else the column numbers."""
-    if version.router.classes is not None:
-        return tuple(str(c) for c in version.router.classes.tolist())
-    told = next((descriptions[name].classes for name in version.parties if name in descriptions), ())
-    return told if len(told) == version.router.n_classes_ else tuple(map(str, range(version.router.n_classes_)))
+def class_names(deployment: Deployment, descriptions: Mapping[str, PartyDescription]) -> tuple[str, ...]:
+    """Names of the classes: the router's, else those of the parties, else the column numbers."""
+    router = deployment.router
+    if router.classes is not None:
+        return tuple(str(c) for c in router.classes.tolist())
+    given = next((descriptions[name].classes for name in deployment.parties if name in descriptions), ())
+    return given if len(given) == router.n_classes_ else tuple(map(str, range(router.n_classes_)))
 
 
-def dimension(version: Version, description: PartyDescription) -> int | None:
-    """Length of a party's embeddings by the model that the router fixes; None if it does not have that model."""
-    wanted = version.model(description.name)
+def dimension(deployment: Deployment, description: PartyDescription) -> int | None:
+    """Length of a party's embeddings for the router's models; None if the party does not have these models."""
+    wanted = deployment.model(description.name)
     return next((m.dimension for m in description.models if m.hash == wanted), None)
 
 
-def differences(version: Version, name: str, description: PartyDescription, classes: Sequence[str]) -> list[str]:
-    """What keeps a party from answering for this version.
+def differences(deployment: Deployment, name: str, description: PartyDescription, classes: Sequence[str]) -> list[str]:
+    """List what keeps a party from answering for a deployment.
 
     Parameters
     ----------
-    version
-        What it would have to answer for.
+    deployment
+        What it would answer for.
     name
-        Of the party in the route table.
+        Its name in the route table.
     description
-        What it says of itself.
+        Its description of itself.
     classes
-        What its classes have to be, in this order.
+        The class names it must have, in this order.
     """
     found: list[str] = []
     if description.name != name:
         return [f"it calls itself {description.name!r}, the route table says {name!r}"]
     if list(description.classes) != list(classes):
-        if sorted(description.classes) == sorted(classes):
-            found.append(
-                f"its classes stand in another order: {_some(description.classes)}, {_some(classes)} is needed"
-            )
-        else:
-            found.append(f"its classes are {_some(description.classes)}, {_some(classes)} is needed")
-    wanted = version.model(name)
-    length = dimension(version, description)
+        same = sorted(description.classes) == sorted(classes)
+        kind = "are in another order" if same else "differ"
+        found.append(f"its classes {kind}: {_some(description.classes)}, {_some(classes)} is needed")
+    length = dimension(deployment, description)
     if length is None:
         has = ", ".join(m.hash for m in description.models) or "none"
+        wanted = deployment.model(name)
         found.append(f"it does not have the models {wanted}; it has {has}: add that version at the party")
     elif length < 1:
         found.append(f"its embeddings have length {length}; 1 or more is needed")
-    if version.fusion.wants_embeddings and version.codec not in description.codecs:
-        found.append(
-            f"it does not send the codec {version.codec!r}; it sends {', '.join(description.codecs) or 'none'}"
-        )
+    if deployment.fusion.wants_embeddings and deployment.codec not in description.codecs:
+        has = ", ".join(description.codecs) or "none"
+        found.append(f"it does not offer the codec {deployment.codec!r}; it offers {has}")
     return found
 
 
-def check_fusion(version: Version, lengths: Sequence[int]) -> None:
-    """Fuse made-up embeddings of the parties' dimensions: a fusion for others says so now, not in Round 2."""
-    fuse = version.fusion.fuse
-    if fuse is None:
+def check_fusion(deployment: Deployment, lengths: Sequence[int]) -> None:
+    """Fuse random embeddings of the parties' dimensions, so that a wrong fusion fails now and not in Round 2."""
+    fusion, k = deployment.fusion, deployment.router.n_classes_
+    if not fusion.wants_embeddings:
         return
     rng = np.random.default_rng(0)
     probe = [rng.normal(size=(2, n)).astype(np.float32) for n in lengths]
     try:
-        given = np.asarray(fuse(probe))
+        given = np.asarray(fusion.fuse(probe))
     except (GainrouteError, RuntimeError, ValueError, TypeError, IndexError) as error:
         raise HandshakeError(
-            f"the fusion {version.fusion.source} does not take embeddings of lengths {list(lengths)} ({error}); these "
-            f"are what the parties {list(version.parties)} send: the order of the route table, or the fusion, is wrong"
+            f"the fusion {fusion.source} does not take embeddings of lengths {list(lengths)} ({error}), which the "
+            f"parties {list(deployment.parties)} send: correct the order of the route table, or the fusion"
         ) from error
-    k = version.router.n_classes_
     if given.shape not in {(2, k), (2,)}:
         raise HandshakeError(
-            f"the fusion {version.fusion.source} answers two samples with shape {given.shape}; (2, {k}) posteriors or "
-            "(2,) predictions are needed"
+            f"the fusion {fusion.source} answers two samples with shape {given.shape}; (2, {k}) posteriors or (2,) "
+            "predictions are needed"
         )
 
 

@@ -8,19 +8,18 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from gainroute.federation.coordinator.batching import Observer
 from gainroute.federation.coordinator.budget_control import control_status
-from gainroute.federation.coordinator.deployment import Version
-from gainroute.federation.coordinator.monitoring.drift import ALARMS, DriftWatch
-from gainroute.federation.coordinator.monitoring.statistics import Live
-from gainroute.federation.coordinator.monitoring.watcher import Watcher
-from gainroute.federation.coordinator.outcome import Outcome, is_degraded
-from gainroute.federation.coordinator.parties import Parties
-from gainroute.federation.coordinator.rounds import Asked
+from gainroute.federation.coordinator.deployment import Deployment
+from gainroute.federation.coordinator.monitoring.drift import ALARMS, LiveDrift
+from gainroute.federation.coordinator.monitoring.monitor import Monitor
+from gainroute.federation.coordinator.monitoring.statistics import LiveStatistics
+from gainroute.federation.coordinator.outcome import Outcome, degraded_reasons
+from gainroute.federation.coordinator.parties import PartyLinks
+from gainroute.federation.coordinator.rounds import Replies
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; deployment=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 4, 16, 64, 256, 1024, 4096)
 PREFIX = "gainroute"
@@ -37,8 +36,8 @@ class _Series(dict[tuple[str, ...], Any]):
         return found
 
 
-class Metrics(Observer):
-    """Counts and measures.
+class Metrics:
+    """ShadowCounts and measures.
 
     Parameters
     ----------
@@ -46,7 +45,7 @@ class Metrics(Observer):
         Is told the same, for the dashboard.
     """
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: LiveStatistics) -> None:
         self.registry = registry = CollectorRegistry()
         self._live = live
 
@@ -105,7 +104,7 @@ class Metrics(Observer):
             name: gauge(f"shadow_{name}", text)
             for name, text in (
                 ("loaded", "1 while a router runs in the shadow."),
-                ("samples", "Live samples scored by it."),
+                ("samples", "LiveStatistics samples scored by it."),
                 ("agreement", "Share of them on which it would decide as the router in use."),
                 ("rate", "Share of them that it would escalate."),
                 ("difference", "Accuracy of the shadow less that of the router in use, at the same rate, estimated."),
@@ -118,7 +117,7 @@ class Metrics(Observer):
         """Note that a batch has set off."""
         self._batch.observe(samples)
 
-    def round(self, number: int, asked: Asked) -> None:
+    def round(self, number: int, asked: Replies) -> None:
         """Note that the parties were asked."""
         label = str(number)
         self._round[label,].observe(asked.seconds)
@@ -136,11 +135,10 @@ class Metrics(Observer):
         self._request.observe(seconds)
         self._escalations.inc(int(outcome.wanted.sum()))
         for route, count in Count(outcome.route).items():
-            odd = is_degraded(route)
-            self._samples["degraded" if odd else route,].inc(count)
-            if odd:
-                for reason in {part.partition(":")[0] for part in route.partition(":")[2].split("+")}:
-                    self._degraded.labels(reason).inc(count)
+            reasons = degraded_reasons(route)
+            self._samples["degraded" if reasons else route,].inc(count)
+            for reason in reasons:
+                self._degraded.labels(reason).inc(count)
 
     def requested(self, status: int) -> None:
         """Note how a request ended."""
@@ -153,23 +151,23 @@ class Metrics(Observer):
     def render(
         self,
         *,
-        taken: int,
-        version: Version,
-        watcher: Watcher,
-        parties: Parties,
+        in_flight: int,
+        deployment: Deployment,
+        monitor: Monitor,
+        parties: PartyLinks,
         log_ok: bool,
         certificates: Callable[[], Mapping[str, float]] | None,
     ) -> bytes:
         """The text that Prometheus scrapes."""
-        self._queue.set(taken)
-        budget, control = version.point.budget, version.control
-        self._threshold.set(version.router.threshold_ if control is None else control.controller.threshold)
+        self._queue.set(in_flight)
+        budget, control = deployment.point.budget, deployment.control
+        self._threshold.set(deployment.router.threshold_ if control is None else control.controller.threshold)
         self._budget.set(_number(budget))
         self._rate.set(_number(self._live.rate(1000)["rate"]))
-        self._protection.set(_number(version.floor))
+        self._protection.set(_number(deployment.floor))
         _set(self._control, control_status(control) | {"on": control is not None})
-        self._drifted(watcher.drift)
-        found = watcher.shadow.status() or {}
+        self._drifted(monitor.drift)
+        found = monitor.shadow.status() or {}
         compared = found.get("comparison") or {}
         _set(
             self._shadow,
@@ -184,7 +182,7 @@ class Metrics(Observer):
             self._days.labels(name).set(days)
         return generate_latest(self.registry)
 
-    def _drifted(self, drift: DriftWatch) -> None:
+    def _drifted(self, drift: LiveDrift) -> None:
         for name in ALARMS:
             self._alarm.labels(name).set(float(name in drift.alarms))
         found = drift.status()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,10 +132,6 @@ def _json_ids(data: Any, n: int, raw: bytes) -> list[str]:
     if not isinstance(data, list) or len(data) != n:
         found = f"{len(data)} entries" if isinstance(data, list) else _shown(data)
         raise BadRequestError(f'"data" has {found}; a list of {n} texts, as "shape" says, is needed')
-    if set(map(type, data)) == {str} and 0 < min(map(len, data)) <= 4 * max(map(len, data)) <= ID_BYTES:
-        with suppress(UnicodeEncodeError):  # the usual case, in a few passes; what follows says what is wrong
-            "".join(data).encode()
-            return data
     for i, value in enumerate(data):
         if not isinstance(value, str):
             raise BadRequestError(f'"data"[{i}] is {_shown(value)}; ids are texts')

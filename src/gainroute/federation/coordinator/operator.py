@@ -1,4 +1,4 @@
-"""What an admin changes while the service runs: budget, threshold, router. Audited, and still there after a restart."""
+"""The deployment in force, and what an admin changes: budget, threshold, router. Audited, and kept over restarts."""
 
 from __future__ import annotations
 
@@ -9,80 +9,66 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gainroute._util.files import plain
 from gainroute._util.hashing import hash_contents
-from gainroute.federation.coordinator.batching import Engine
-from gainroute.federation.coordinator.budget_control import STATE, Control
+from gainroute.federation.coordinator.budget_control import STATE, BudgetControl
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
-from gainroute.federation.coordinator.deployment import OperatingPoint, Version, load_version
+from gainroute.federation.coordinator.deployment import Deployment, load_deployment
 from gainroute.federation.coordinator.errors import ConflictError, HandshakeError, PartyMissingError
-from gainroute.federation.coordinator.fusion import Fusion
-from gainroute.federation.coordinator.parties import Parties
+from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.settings import CoordinatorSettings, FusionSettings
+from gainroute.federation.coordinator.strong_source import StrongSource
 from gainroute.routing.payload import CODECS, embedding_bytes
 
-__all__ = ["Operator", "number", "point_json"]
+__all__ = ["Operator"]
 
 Spec = dict[str, Any]
 log = logging.getLogger("gainroute.coordinator")
 
 
-def number(value: float | None) -> float | str | None:
-    """A number that JSON can carry: infinities become text.
-
-    Examples
-    --------
-    >>> number(0.5), number(float("inf")), number(float("-inf"))
-    (0.5, 'inf', '-inf')
-    """
-    return str(value) if value in (float("inf"), float("-inf")) else value
-
-
-def point_json(point: OperatingPoint) -> Spec:
-    """An operating point as JSON."""
-    return {"set_by": point.kind, "budget": point.budget, "threshold": number(point.threshold)}
-
-
 class Operator:
-    """Changes the version in use, one change at a time.
+    """Holds the deployment in force, and replaces it, one change at a time.
 
     Parameters
     ----------
     settings, parties, log
         Of the coordinator.
-    load_fusion
-        Builds a fusion from its settings.
+    load_strong
+        Loads the source of strong answers from its settings.
+
+    Attributes
+    ----------
+    deployment
+        What answers now; set by `resume`.
     """
 
     def __init__(
         self,
         settings: CoordinatorSettings,
-        parties: Parties,
+        parties: PartyLinks,
         log: DecisionLog,
-        load_fusion: Callable[[FusionSettings], Fusion],
+        load_strong: Callable[[FusionSettings], StrongSource],
     ) -> None:
-        self._settings, self._parties, self._log, self._load_fusion = settings, parties, log, load_fusion
+        self.deployment: Deployment
+        self._settings, self._parties, self._log, self._load_strong = settings, parties, log, load_strong
         self._lock = asyncio.Lock()
         self._spec: Spec = {}
         self._previous: Spec | None = None
-        self._kept: dict[str, Version] = {}  # the version before, as it was: a rollback needs no file
+        self._kept: dict[str, Deployment] = {}  # the previous deployment in memory: a rollback needs no file
         self._configured: Spec = {}
-        self.engine: Engine
 
     @property
     def previous(self) -> str | None:
-        """Hash of the router that a rollback would bring back."""
+        """Hash of the router that a rollback would restore."""
         return None if self._previous is None else str(self._previous["hash"])
 
-    def kept(self, identity: str) -> Version | None:
-        """A version in memory by its hash: the one in use, or the one before."""
-        current = self.engine.version
-        return current if current.hash == identity else self._kept.get(identity)
+    def kept(self, identity: str) -> Deployment | None:
+        """A deployment in memory by its hash: the current or the previous one."""
+        return self.deployment if self.deployment.hash == identity else self._kept.get(identity)
 
-    # ---- at the start ---------------------------------------------------------------------------
-
-    async def resume(self) -> Version:
-        """What was in use when the coordinator stopped; or what is configured, if that has changed since."""
+    async def resume(self) -> Deployment:
+        """Load what was in force when the coordinator stopped; or what is configured, if that has changed since."""
         artifact, fusion = self._settings.router.artifact, self._settings.fusion
         self._configured = await asyncio.to_thread(_spec, artifact, fusion)
         budget = self._settings.budget
@@ -92,161 +78,165 @@ class Operator:
             self._spec, self._previous = router["current"], router["previous"]
         else:
             self._spec = self._configured
-        version = await asyncio.to_thread(self._load, self._spec)
+        deployment = await asyncio.to_thread(self._load, self._spec)
         point = kept.get("point", {})
-        if point.get("configured") == budget and point.get("router") == version.hash:
-            version = _restored(version, point)
+        if point.get("configured") == budget and point.get("router") == deployment.hash:
+            deployment = _restored(deployment, point)
         elif budget is not None:
-            version = version.at_budget(budget)
-        version = self._controlled(version)
-        if version.control is not None:
-            version.control.restore(kept.get(STATE))
-        return version
+            deployment = deployment.at_budget(budget)
+        self.deployment = self._controlled(deployment)
+        if self.deployment.control is not None:
+            self.deployment.control.restore(kept.get(STATE))
+        return self.deployment
 
-    # ---- while it runs --------------------------------------------------------------------------
+    # ---- changes --------------------------------------------------------------------------------
 
-    async def set_budget(self, budget: Any, who: str, request_id: str) -> Version:
-        """Take another budget; τ is read off the calibration scores."""
+    async def set_budget(self, budget: Any, who: str, request_id: str) -> Deployment:
+        """Change the budget; τ is read from the calibration scores."""
         async with self._lock:
-            return await self._set_point(self.engine.version.at_budget(budget), "budget", who, request_id)
+            return await self._set_point(self.deployment.at_budget(budget), "budget", who, request_id)
 
-    async def set_threshold(self, threshold: Any, who: str, request_id: str) -> Version:
-        """Take another threshold; no promise about the rate."""
+    async def set_threshold(self, threshold: Any, who: str, request_id: str) -> Deployment:
+        """Change the threshold, without a promise about the rate."""
         async with self._lock:
-            return await self._set_point(self.engine.version.at_threshold(threshold), "threshold", who, request_id)
+            return await self._set_point(self.deployment.at_threshold(threshold), "threshold", who, request_id)
 
-    async def switch(self, artifact: Path, fusion: FusionSettings | None, who: str, request_id: str) -> Version:
-        """Take another router: load it, shake hands with every party, swap.
+    async def switch(self, artifact: Path, fusion: FusionSettings | None, who: str, request_id: str) -> Deployment:
+        """Switch to another router: load it, do the handshake with every party, replace the deployment.
 
         Parameters
         ----------
         artifact
             The router's file.
         fusion
-            Its fusion; None keeps the one in use.
+            Its fusion; None keeps the current one.
         who, request_id
-            For the audit.
+            For the audit trail.
 
         Notes
         -----
-        A budget that an admin or the configuration set goes with it; a threshold does not, since scores of another
-        router are on another scale.
+        A budget that an admin or the configuration set stays in force. A threshold does not, since the scores of
+        another router are on another scale.
         """
         async with self._lock:
             given = fusion if fusion is not None else _fusion_settings(self._spec["fusion"])
             spec = await asyncio.to_thread(_spec, artifact, given)
-            version = await asyncio.to_thread(self._load, spec)
-            return await self._swap(spec, version, "router", who, request_id)
+            deployment = await asyncio.to_thread(self._load, spec)
+            return await self._swap(spec, deployment, "router", who, request_id)
 
-    async def protect(self, floor: float | None, evidence: str) -> None:
-        """Demand more gain of every escalation, or no longer; what the drift monitor found is the evidence."""
-        async with self._lock:
-            version = self.engine.version
-            before, after = ({"min_gain": number(value)} for value in (version.floor, floor))
-            after["evidence"] = evidence
-            news = version.floor is None or floor is None  # that more is found to be needed later on is none
-            self.engine.version = version.protected(floor)  # first: it must not wait for a disk
-            if news:
-                await self._log.write(lambda c: audit(c, "drift monitor", "", "protect", before, after))
-
-    async def rollback(self, who: str, request_id: str) -> Version:
-        """Take back the router before."""
+    async def rollback(self, who: str, request_id: str) -> Deployment:
+        """Restore the previous router."""
         async with self._lock:
             spec = self._previous
             if spec is None:
                 raise ConflictError("there is no router to roll back to; none was switched since the configured one")
             kept = self._kept.get(spec["hash"])
-            version = kept if kept is not None else await asyncio.to_thread(self._load, spec)
-            return await self._swap(spec, version, "rollback", who, request_id)
+            deployment = kept if kept is not None else await asyncio.to_thread(self._load, spec)
+            return await self._swap(spec, deployment, "rollback", who, request_id)
 
-    async def _swap(self, spec: Spec, version: Version, action: str, who: str, request_id: str) -> Version:
-        absent = await self._parties.shake(version)
+    async def protect(self, floor: float | None, evidence: str) -> None:
+        """Set or remove the floor under τ; `evidence` is the drift monitor's finding."""
+        async with self._lock:
+            current = self.deployment
+            before, after = ({"min_gain": plain(value)} for value in (current.floor, floor))
+            after["evidence"] = evidence
+            changed = current.floor is None or floor is None  # a floor that rises is not audited again
+            self.deployment = current.protected(floor)  # first: it must not wait for the disk
+            if changed:
+                await self._log.write(lambda c: audit(c, "drift monitor", "", "protect", before, after))
+
+    async def _swap(self, spec: Spec, deployment: Deployment, action: str, who: str, request_id: str) -> Deployment:
+        absent = await self._parties.handshake(deployment)
         if absent:
             raise PartyMissingError(
-                "a switch needs every party to say that it has the models: " + "; ".join(map(str, absent.values()))
+                "a switch needs every party to confirm that it has the models: " + "; ".join(map(str, absent.values()))
             )
-        old, old_spec = self.engine.version, self._spec
+        old, old_spec = self.deployment, self._spec
         if old.point.budget is not None and old.point.kind == "budget":
-            version = version.at_budget(old.point.budget)
-        version = self._controlled(version, old)
+            deployment = deployment.at_budget(old.point.budget)
+        deployment = self._controlled(deployment, old)
         kept = {"configured": self._configured, "current": spec, "previous": old_spec}
 
         def write(connection: Any) -> None:
             put_state(connection, "router", kept)
-            self._keep(connection, version)
+            self._save_point(connection, deployment)
             audit(connection, who, request_id, action, old_spec, spec)
 
         await self._log.write(write)
         self._spec, self._previous, self._kept = spec, old_spec, {old.hash: old}
-        self.engine.version = version
-        return version
+        self.deployment = deployment
+        return deployment
 
-    async def _set_point(self, version: Version, action: str, who: str, request_id: str) -> Version:
-        old = self.engine.version
-        version = self._controlled(version, old)
+    async def _set_point(self, deployment: Deployment, action: str, who: str, request_id: str) -> Deployment:
+        old = self.deployment
+        deployment = self._controlled(deployment, old)
 
         def write(connection: Any) -> None:
-            self._keep(connection, version)
-            audit(connection, who, request_id, action, _audited(old), _audited(version))
+            self._save_point(connection, deployment)
+            audit(connection, who, request_id, action, _audited(old), _audited(deployment))
 
         await self._log.write(write)
-        self.engine.version = version
-        return version
+        self.deployment = deployment
+        return deployment
 
-    def _keep(self, connection: Any, version: Version) -> None:
-        """Have a restart find the operating point, and the controller as it begins."""
-        point = point_json(version.point) | {"configured": self._settings.budget, "router": version.hash}
+    def _save_point(self, connection: Any, deployment: Deployment) -> None:
+        """Save set point and initial controller state for a restart."""
+        point = deployment.point.as_json() | {"configured": self._settings.budget, "router": deployment.hash}
         put_state(connection, "point", point)
-        put_state(connection, STATE, None if version.control is None else version.control.state())
+        put_state(connection, STATE, None if deployment.control is None else deployment.control.state())
 
     # ---- the budget controller ------------------------------------------------------------------
 
     def save_control(self, connection: Any) -> None:
-        """Keep the controller's state: for `DecisionLog.alongside`, in any thread."""
-        control = self.engine.version.control
+        """Save the controller's state: for `DecisionLog.alongside`, in any thread."""
+        control = self.deployment.control
         if control is not None:
             put_state(connection, STATE, control.state())
 
-    def sample_bytes(self, version: Version) -> int | None:
-        """Payload of one sample in Round 2; None while a party has not told its dimension."""
-        lengths = self._parties.lengths(version)
+    def sample_bytes(self, deployment: Deployment) -> int | None:
+        """Payload of one sample in Round 2; None until every party has described itself."""
+        lengths = self._parties.lengths(deployment)
         if lengths is None:
             return None
-        sends = version.fusion.wants_embeddings and version.codec in CODECS
-        return embedding_bytes(lengths, version.codec) if sends else 0
+        sends = deployment.fusion.wants_embeddings and deployment.codec in CODECS
+        return embedding_bytes(lengths, deployment.codec) if sends else 0
 
-    def _controlled(self, version: Version, old: Version | None = None) -> Version:
-        """The same version with a controller that begins anew, if one is configured and there is a budget to keep.
+    def _controlled(self, deployment: Deployment, old: Deployment | None = None) -> Deployment:
+        """The same deployment with a new controller, if one is configured and there is a budget to keep.
 
-        What protects the router of the old version, controlled or not, goes on protecting it.
+        The protection of the old deployment is kept for the same router.
         """
-        settings, budget = self._settings.controller, version.point.budget
+        settings, budget = self._settings.controller, deployment.point.budget
         if settings is None:
-            return version
-        floor = old.floor if old is not None and old.hash == version.hash else None
-        version = replace(version, control=None, protection=None)
+            return deployment
+        floor = old.floor if old is not None and old.hash == deployment.hash else None
+        deployment = replace(deployment, control=None, protection=None)
         if budget is None:
-            log.warning("the budget controller is off: a threshold was set, and no budget")
-            return version.protected(floor)
+            log.warning("the budget controller is off: a threshold was set instead of a budget")
+            return deployment.protected(floor)
         before = None if old is None else old.control
-        control = Control(version.router, version.hash, budget, settings, lambda: self.sample_bytes(version), before)
-        log.info("the budget controller of router %s begins, budget %g", version.name, budget)
-        return replace(version, control=control).protected(floor)
 
-    def _load(self, spec: Spec) -> Version:
+        def size() -> int | None:
+            return self.sample_bytes(deployment)
+
+        control = BudgetControl(deployment.router, deployment.hash, budget, settings, size, before)
+        log.info("the budget controller of router %s starts with budget %g", deployment.name, budget)
+        return replace(deployment, control=control).protected(floor)
+
+    def _load(self, spec: Spec) -> Deployment:
         path = Path(spec["artifact"])
-        fusion = self._load_fusion(_fusion_settings(spec["fusion"]))
-        version = load_version(path, fusion, self._parties.names)
-        if version.hash != spec["hash"]:
+        fusion = self._load_strong(_fusion_settings(spec["fusion"]))
+        deployment = load_deployment(path, fusion, self._parties.names)
+        if deployment.hash != spec["hash"]:
             raise HandshakeError(
-                f"{path} has changed since it was put into use (hash {version.hash}, it was {spec['hash']}); put the "
-                "file back, or change router.artifact in the configuration"
+                f"{path} has changed since it was put into use (its hash is {deployment.hash}, it was {spec['hash']}); "
+                "restore the file, or change router.artifact in the configuration"
             )
-        return version
+        return deployment
 
 
-def _audited(version: Version) -> Spec:
-    return point_json(version.point) | {"controlled": version.control is not None}
+def _audited(deployment: Deployment) -> Spec:
+    return deployment.point.as_json() | {"controlled": deployment.control is not None}
 
 
 def _spec(artifact: Path, fusion: FusionSettings) -> Spec:
@@ -258,9 +248,9 @@ def _fusion_settings(given: dict[str, str]) -> FusionSettings:
     return FusionSettings(**{name: value if name == "factory" else Path(value) for name, value in given.items()})  # type: ignore[arg-type]
 
 
-def _restored(version: Version, point: Spec) -> Version:
+def _restored(deployment: Deployment, point: Spec) -> Deployment:
     if point["set_by"] == "budget":
-        return version.at_budget(point["budget"])
+        return deployment.at_budget(point["budget"])
     if point["set_by"] == "threshold":
-        return version.at_threshold(float(point["threshold"]))
-    return replace(version)
+        return deployment.at_threshold(float(point["threshold"]))
+    return replace(deployment)

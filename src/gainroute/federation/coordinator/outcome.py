@@ -1,17 +1,18 @@
-"""What became of the samples of a batch or of a request, as arrays; and how a route is written."""
+"""The answers to the samples of a batch or a request, as arrays; and how a route is written."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.routing.types import BoolArray, FloatArray, IntArray
 
-__all__ = ["ROUND1", "ROUND2", "UNKNOWN", "Controlled", "Outcome", "degraded", "is_degraded", "unlogged"]
+__all__ = ["ROUND1", "ROUND2", "UNKNOWN", "Outcome", "degraded", "degraded_reasons", "unlogged"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -22,7 +23,7 @@ DEGRADED = "degraded:"
 
 
 def degraded(*reasons: str) -> str:
-    """A route that is not what the router was calibrated for, and why.
+    """Name a route that differs from what the router was calibrated for.
 
     Examples
     --------
@@ -32,81 +33,66 @@ def degraded(*reasons: str) -> str:
     return DEGRADED + "+".join(reasons)
 
 
-def is_degraded(route: str) -> bool:
-    """Whether a route is marked."""
-    return route.startswith(DEGRADED)
+def degraded_reasons(route: str) -> set[str]:
+    """Kinds of reasons of a degraded route; empty for any other route.
+
+    Examples
+    --------
+    >>> sorted(degraded_reasons("degraded:absent:b+missing:c")), degraded_reasons("round1")
+    (['absent', 'missing'], set())
+    """
+    if not route.startswith(DEGRADED):
+        return set()
+    return {reason.partition(":")[0] for reason in route.removeprefix(DEGRADED).split("+")}
 
 
 def unlogged(route: str) -> str:
     """Mark a route whose row could not be written."""
-    if is_degraded(route):
+    if route.startswith(DEGRADED):
         return f"{route}+unlogged"
     return degraded(UNKNOWN, "unlogged") if route == UNKNOWN else degraded("unlogged")
 
 
 @dataclass(frozen=True, eq=False)
-class Controlled:
-    """What the budget controller did, sample by sample; see `gainroute.control.budget.ControlledDecision`.
-
-    Attributes
-    ----------
-    threshold, probability : (N,)
-        τ as it stood, and with what probability the sample was escalated.
-    explored, capped : (N,) bool
-        True where it was escalated at random, and where the cap alone stopped it.
-    explores
-        Whether anything could be explored.
-    """
-
-    threshold: FloatArray
-    probability: FloatArray
-    explored: BoolArray
-    capped: BoolArray
-    explores: bool
-
-    def part(self, rows: slice) -> Controlled:
-        """Some of the samples."""
-        return Controlled(
-            self.threshold[rows], self.probability[rows], self.explored[rows], self.capped[rows], self.explores
-        )
-
-
-@dataclass(frozen=True, eq=False)
 class Outcome:
-    """The answers to N samples, by one version.
+    """The answers to N samples, given by one deployment.
 
     Attributes
     ----------
-    version
+    deployment
         What answered.
     ids : N
         Sample ids.
     label : (N,)
-        The answer as a column number; −1 for a sample nobody has.
+        The answer as a column number; −1 for a sample that no party has.
     probabilities : (N, K) float32
-        Posterior of the route that answered; zeros for a sample nobody has.
+        Posterior of the route that answered; zeros for a sample that no party has.
     escalated : (N,) bool
         True where the strong route answered.
     wanted : (N,) bool
-        True where the router asked for Round 2, whatever became of it.
+        True where the router asked for Round 2, even if it failed.
     score : (N,)
         NaN where there is none.
     route : N
         `round1`, `round2`, `degraded:<reasons>`, `unknown`.
     weak, strong : (N,)
-        Both routes' predictions; −1 where there is none.
-    local : (M, N, K′) float32
-        What the parties sent; NaN where one does not have the sample.
+        Predictions of both routes; −1 where there is none.
+    local : (M, N, K′)
+        Local posteriors; NaN where a party does not have the sample.
     pooled : (N, K)
     strong_posterior : (N, K) float32, optional
-        Rows where `escalated`; others hold anything.
+        Valid where `escalated`.
     bytes : (N,)
-        Payload of the parties' messages.
-    controlled
-        What the budget controller did; None where there is none, and one threshold holds for all.
+        Payload of the parties' messages per sample.
+    threshold : float or (N,)
+        τ; per sample where a budget controller moves it.
+    probability : (N,)
+        Probability with which the sample was escalated.
+    explored, capped : (N,) bool, optional
+        True where it was escalated at random, and where only the cap prevented it. None where that is impossible.
     """
 
-    version: Version
+    deployment: Deployment
     ids: Sequence[str]
     label: IntArray
     probabilities: Float32
@@ -116,21 +102,20 @@ class Outcome:
     route: list[str]
     weak: IntArray
     strong: IntArray
-    local: Float32
+    local: npt.NDArray[Any]
     pooled: FloatArray
     strong_posterior: Float32 | None
     bytes: FloatArray
-    controlled: Controlled | None = None
+    threshold: float | FloatArray
+    probability: FloatArray
+    explored: BoolArray | None = None
+    capped: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def part(self, rows: slice) -> Outcome:
-        """Some of the samples."""
-        return Outcome(
-            self.version, self.ids[rows], self.label[rows], self.probabilities[rows], self.escalated[rows],
-            self.wanted[rows], self.score[rows], self.route[rows], self.weak[rows], self.strong[rows],
-            self.local[:, rows], self.pooled[rows],
-            None if self.strong_posterior is None else self.strong_posterior[rows], self.bytes[rows],
-            None if self.controlled is None else self.controlled.part(rows),
-        )  # fmt: skip
+        """The outcome of some of the samples."""
+        whole = {f.name: getattr(self, f.name) for f in fields(self)}
+        sliced = {name: v[rows] if isinstance(v, (np.ndarray, list)) else v for name, v in whole.items()}
+        return Outcome(**sliced | {"local": self.local[:, rows]})

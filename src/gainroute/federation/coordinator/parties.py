@@ -1,4 +1,4 @@
-"""The parties as the coordinator knows them: who is there, who fits the version in use, and since when."""
+"""The connections to the parties: their state, and which deployments they fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import HandshakeError
 from gainroute.federation.coordinator.handshake import check_fusion, class_names, differences, dimension
 from gainroute.federation.transport.base import (
@@ -21,36 +21,37 @@ from gainroute.federation.transport.base import (
     PartyUnavailableError,
 )
 
-__all__ = ["Link", "Parties", "State"]
+__all__ = ["LinkState", "PartyLink", "PartyLinks"]
 
 log = logging.getLogger("gainroute.coordinator")
 
-State = Literal["connecting", "ok", "unavailable", "refused", "mismatch"]
+LinkState = Literal["connecting", "ok", "unavailable", "refused", "mismatch"]
+REMEMBERED = 8  # deployments
 
 
 @dataclass(eq=False)
-class Link:
-    """A party and what is known of it.
+class PartyLink:
+    """A party's connection and state.
 
     Attributes
     ----------
     connection
-        How it is reached.
+        The transport.
     description
-        What it last said of itself.
+        The party's last description of itself.
     state, error, since
-        How it is, why, and since when.
+        Its state, the reason, and since when.
     last_seen
-        When it last answered anything.
+        Time of its last answer.
     latency_ms
-        What its last health check took.
+        Duration of the last health check.
     dimensions
-        Length of its embeddings by the hash of each version it fits: it is asked for none that is not in here.
+        Length of its embeddings by the hash of each deployment it fits. It is asked for no other deployment.
     """
 
     connection: PartyConnection
     description: PartyDescription | None = None
-    state: State = "connecting"
+    state: LinkState = "connecting"
     error: str = ""
     since: float = field(default_factory=time.time)
     last_seen: float | None = None
@@ -62,8 +63,8 @@ class Link:
         """The party's name."""
         return self.connection.name
 
-    def is_now(self, state: State, error: str = "") -> None:
-        """Note how it is; a change is worth a line in the log."""
+    def set_state(self, state: LinkState, error: str = "") -> None:
+        """Record the state; a change is logged."""
         if state != self.state:
             self.since = time.time()
             level = logging.INFO if state == "ok" else logging.WARNING
@@ -73,11 +74,11 @@ class Link:
             self.last_seen = time.time()
 
     def failed(self, error: PartyError) -> None:
-        """Note that it did not answer a round."""
-        self.is_now("refused" if isinstance(error, PartyRefusedError) else "unavailable", str(error))
+        """Record that it did not answer."""
+        self.set_state("refused" if isinstance(error, PartyRefusedError) else "unavailable", str(error))
 
     async def describe(self, seconds: float) -> PartyDescription:
-        """Ask who it is."""
+        """Ask for its description."""
         began = time.perf_counter()
         try:
             self.description = await asyncio.wait_for(self.connection.describe(), seconds)
@@ -93,19 +94,19 @@ class Link:
         return self.description
 
 
-class Parties:
-    """All of them.
+class PartyLinks:
+    """All parties, in the order of the route table.
 
     Parameters
     ----------
     connections
-        In the order of the route table.
+        One per party.
     seconds
         How long a party may take to describe itself.
     """
 
     def __init__(self, connections: Sequence[PartyConnection], seconds: float) -> None:
-        self.links: Mapping[str, Link] = {c.name: Link(c) for c in connections}
+        self.links: Mapping[str, PartyLink] = {c.name: PartyLink(c) for c in connections}
         self._seconds = seconds
 
     @property
@@ -114,81 +115,80 @@ class Parties:
         return tuple(self.links)
 
     def descriptions(self) -> dict[str, PartyDescription]:
-        """What those that have spoken say of themselves."""
+        """Descriptions of the parties that have answered."""
         return {name: link.description for name, link in self.links.items() if link.description is not None}
 
-    def lengths(self, version: Version) -> list[int] | None:
+    def lengths(self, deployment: Deployment) -> list[int] | None:
         """Length of every party's embeddings; None while a party is not known to fit."""
-        found = [self.links[name].dimensions.get(version.hash) for name in version.parties]
+        found = [self.links[name].dimensions.get(deployment.hash) for name in deployment.parties]
         return None if None in found else [n for n in found if n is not None]
 
-    async def shake(self, version: Version) -> dict[str, PartyError]:
-        """Ask every party who it is, and check those that answer; returns those that do not.
+    async def handshake(self, deployment: Deployment) -> dict[str, PartyError]:
+        """Ask every party for its description and check it; returns the errors of those that do not answer.
 
         Raises
         ------
         HandshakeError
-            A party does not fit; the message says what differs, for all of them.
+            A party does not fit; the message lists the differences of all parties.
         """
         links = list(self.links.values())
         asked = await asyncio.gather(*(link.describe(self._seconds) for link in links), return_exceptions=True)
         absent: dict[str, PartyError] = {}
+        wrong: list[str] = []
         for link, found in zip(links, asked, strict=True):
             if isinstance(found, PartyError):
                 absent[link.name] = found
             elif isinstance(found, BaseException):
                 raise found
-        wrong = [
-            f"party {link.name!r}: {why}"
-            for link in links
-            if link.name not in absent
-            for why in self.fit(version, link)
-        ]
+        for link in links:
+            if link.name not in absent:
+                wrong += [f"party {link.name!r}: {why}" for why in self._fit(deployment, link)]
         if wrong:
             raise HandshakeError(
-                f"the parties do not fit the router {version.path} ({version.name}): " + "; ".join(wrong)
+                f"the parties do not fit the router {deployment.path} ({deployment.name}): " + "; ".join(wrong)
             )
-        lengths = self.lengths(version)
+        lengths = self.lengths(deployment)
         if lengths is not None:
-            await asyncio.to_thread(check_fusion, version, lengths)
+            await asyncio.to_thread(check_fusion, deployment, lengths)
         return absent
 
-    def fit(self, version: Version, link: Link) -> list[str]:
-        """Check one party by its last description, and note the outcome."""
+    def _fit(self, deployment: Deployment, link: PartyLink) -> list[str]:
+        """Check a party by its last description, record the result, and return the differences."""
         if link.description is None:
             return ["it has not described itself yet"]
-        wrong = differences(version, link.name, link.description, class_names(version, self.descriptions()))
-        length = dimension(version, link.description) if not wrong else None
+        names = class_names(deployment, self.descriptions())
+        wrong = differences(deployment, link.name, link.description, names)
+        length = dimension(deployment, link.description) if not wrong else None
         if length is None:
-            link.dimensions.pop(version.hash, None)
+            link.dimensions.pop(deployment.hash, None)
             return wrong
-        link.dimensions[version.hash] = length
-        while len(link.dimensions) > 8:  # versions long gone
+        link.dimensions[deployment.hash] = length
+        while len(link.dimensions) > REMEMBERED:
             link.dimensions.pop(next(iter(link.dimensions)))
         return []
 
-    async def watch(self, version: Version) -> None:
-        """One round of health checks: no exception, only notes."""
+    async def check_health(self, deployment: Deployment) -> None:
+        """Check every party once and record its state."""
 
-        async def look(link: Link) -> None:
+        async def check(link: PartyLink) -> None:
             with contextlib.suppress(PartyError):
                 await link.describe(self._seconds)
-                known = version.hash in link.dimensions
-                wrong = self.fit(version, link)
-                link.is_now("mismatch" if wrong else "ok", "; ".join(wrong))
-                lengths = self.lengths(version)
+                known = deployment.hash in link.dimensions
+                wrong = self._fit(deployment, link)
+                link.set_state("mismatch" if wrong else "ok", "; ".join(wrong))
+                lengths = self.lengths(deployment)
                 if not known and lengths is not None:
-                    await asyncio.to_thread(check_fusion, version, lengths)
+                    await asyncio.to_thread(check_fusion, deployment, lengths)
 
         links = list(self.links.values())
-        done = await asyncio.gather(*(look(link) for link in links), return_exceptions=True)
-        for link, outcome in zip(links, done, strict=True):
-            if isinstance(outcome, HandshakeError):
-                link.dimensions.pop(version.hash, None)
-                link.is_now("mismatch", str(outcome))
-            elif isinstance(outcome, BaseException):
-                raise outcome
+        done = await asyncio.gather(*(check(link) for link in links), return_exceptions=True)
+        for link, result in zip(links, done, strict=True):
+            if isinstance(result, HandshakeError):
+                link.dimensions.pop(deployment.hash, None)
+                link.set_state("mismatch", str(result))
+            elif isinstance(result, BaseException):
+                raise result
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await asyncio.gather(*(link.connection.close() for link in self.links.values()), return_exceptions=True)

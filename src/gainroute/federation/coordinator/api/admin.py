@@ -20,7 +20,7 @@ from gainroute.federation.coordinator.decision_log.store import (
     pseudonym,
     read_audit,
 )
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import BadRequestError, ConflictError
 from gainroute.federation.coordinator.settings import FusionSettings
 
@@ -33,9 +33,9 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
     """Endpoints that need the admin token."""
     routes = APIRouter(prefix="/admin", tags=["admin"])
 
-    def now(version: Version) -> Response:
-        point = operating_json(version)
-        return json_response({"version": version.name, "hash": version.hash, "operating_point": point})
+    def now(deployment: Deployment) -> Response:
+        point = operating_json(deployment)
+        return json_response({"version": deployment.name, "hash": deployment.hash, "operating_point": point})
 
     @routes.post("/budget", summary="Take another budget", openapi_extra=_body({"budget": 0.2}))
     async def budget(request: Request) -> Response:
@@ -61,17 +61,17 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         body = await read_object(request, LIMIT, ("artifact", "fusion", "rollback"))
         who, name = request.state.who, request.state.request_id
         if body.get("rollback") is True and len(body) == 1:
-            version = await coordinator.operator.rollback(who, name)
-            await coordinator.watcher.follow()  # what protected the router before protects it again
-            return now(version)
+            deployment = await coordinator.operator.rollback(who, name)
+            await coordinator.monitor.follow()  # what protected the router before protects it again
+            return now(deployment)
         artifact = body.get("artifact")
         if not isinstance(artifact, str) or "rollback" in body:
             raise BadRequestError('either {"artifact": "<path>", "fusion": {…}?} or {"rollback": true} is needed')
         home = coordinator.settings.router.artifact.parent
         fusion = _fusion(body.get("fusion"), home)
-        version = await coordinator.operator.switch(home / artifact, fusion, who, name)
-        await coordinator.watcher.follow()
-        return now(version)
+        deployment = await coordinator.operator.switch(home / artifact, fusion, who, name)
+        await coordinator.monitor.follow()
+        return now(deployment)
 
     @routes.post(
         "/shadow",
@@ -87,26 +87,26 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         body = await read_object(request, LIMIT, ("artifact", "swap", "drop"))
         who, name = request.state.who, request.state.request_id
         if body == {"swap": True}:
-            version = await coordinator.watcher.swap_shadow(who, name)
-            await coordinator.watcher.follow()
-            return now(version)
+            deployment = await coordinator.monitor.swap_shadow(who, name)
+            await coordinator.monitor.follow()
+            return now(deployment)
         if body == {"drop": True}:
-            await coordinator.watcher.drop_shadow(who, name)
+            await coordinator.monitor.drop_shadow(who, name)
         elif isinstance(body.get("artifact"), str) and len(body) == 1:
             home = coordinator.settings.router.artifact.parent
-            await coordinator.watcher.load_shadow(home / body["artifact"], who, name)
+            await coordinator.monitor.load_shadow(home / body["artifact"], who, name)
         else:
             raise BadRequestError('one of {"artifact": "<path>"}, {"swap": true} and {"drop": true} is needed')
-        return json_response({"shadow": coordinator.watcher.shadow.status()})
+        return json_response({"shadow": coordinator.monitor.shadow.status()})
 
     @routes.post("/drift", summary="Reset the drift monitor and its alarms", openapi_extra=_body({"reset": True}))
     async def drift(request: Request) -> Response:
         """`{"reset": true}`: once what was found is dealt with. Everything watched so far is forgotten."""
         if await read_object(request, LIMIT, ("reset",)) != {"reset": True}:
             raise BadRequestError('{"reset": true} is needed')
-        if not coordinator.watcher.drift.enabled:
+        if not coordinator.monitor.drift.enabled:
             raise ConflictError("nothing is watched: drift.enabled is false in the settings")
-        found = await coordinator.watcher.reset(request.state.who, request.state.request_id)
+        found = await coordinator.monitor.reset(request.state.who, request.state.request_id)
         return json_response({"reset": {name: alarm.text for name, alarm in found.items()}})
 
     @routes.delete("/decisions", summary="Delete by decision id or by sample id")

@@ -42,7 +42,7 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
         if len(items) > MOST:
             raise TooLargeError(f"{len(items)} labels at once; {MOST} are allowed: split the request")
         who, classes = request.state.who, coordinator.classes
-        watched = coordinator.watcher.drift.enabled
+        watched = coordinator.monitor.drift.enabled
 
         def work(connection: sqlite3.Connection) -> tuple[list[str], list[dict[str, Any]]]:
             accepted: list[str] = []
@@ -57,7 +57,7 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
             return accepted, errors
 
         accepted, errors = await coordinator.log.write(work)
-        coordinator.watcher.labelled()
+        coordinator.monitor.labelled()
         return json_response({"accepted": accepted, "errors": errors})
 
     return routes

@@ -1,52 +1,58 @@
-"""Small things that all endpoints share: bodies within bounds, JSON objects with known keys, JSON answers."""
+"""What all endpoints share: bodies of bounded size, JSON objects with known keys, responses."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from gainroute._util.files import plain
 from gainroute.errors import GainrouteError, InputError
-from gainroute.federation.coordinator.auth import error_body, error_headers
 from gainroute.federation.coordinator.errors import (
     BadRequestError,
     CoordinatorError,
     HandshakeError,
     TooLargeError,
+    UnauthorizedError,
     UnsupportedError,
 )
 
-__all__ = ["error_response", "json_response", "read_body", "read_object"]
+__all__ = ["error_response", "json_response", "read_body", "read_object", "send_error", "send_response"]
+
+JSON = "application/json"
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """Read a body, but not more than `limit` bytes of it."""
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedError(
-            f"Content-Encoding is {request.headers['content-encoding'][:40]!r}; bodies are read as they are: send it "
-            "uncompressed"
-        )
-    declared = request.headers.get("content-length", "")
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """Read a body of at most `limit` bytes; `scope` has passed `AuthMiddleware`."""
+    headers = scope["state"]["headers"]
+    encoding = headers.get(b"content-encoding", "identity")
+    if encoding != "identity":
+        raise UnsupportedError(f"Content-Encoding is {encoding[:40]!r}; send the body uncompressed")
+    declared = headers.get(b"content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise TooLargeError(f"the body has {declared} bytes; {limit} are allowed: split the request")
     chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BadRequestError("the client disconnected before the end of the body")
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
         if size > limit:
             raise TooLargeError(f"the body has more than {limit} bytes, which are allowed: split the request")
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        more = message.get("more_body", False)
+    return b"".join(chunks)
 
 
 async def read_object(request: Request, limit: int, allowed: Collection[str]) -> dict[str, Any]:
-    """Read a JSON object that has no other keys than these."""
+    """Read a JSON object that has no other keys than `allowed`."""
     try:
-        body = json.loads(await read_body(request, limit))
+        body = json.loads(await read_body(request.scope, request.receive, limit))
     except (ValueError, RecursionError) as error:
         raise BadRequestError(
             f"the body is not JSON ({error}); an object with {', '.join(allowed)} is needed"
@@ -60,13 +66,41 @@ async def read_object(request: Request, limit: int, allowed: Collection[str]) ->
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Write JSON that every parser reads: NaN becomes null, infinities the texts "inf" and "-inf"."""
+    """Write strict JSON: NaN becomes null, infinities become the texts "inf" and "-inf"."""
     text = json.dumps(plain(value), allow_nan=False, ensure_ascii=False)
-    return Response(text, status, media_type="application/json", headers={"Cache-Control": "no-store"})
+    return Response(text, status, media_type=JSON, headers={"Cache-Control": "no-store"})
+
+
+async def send_response(
+    send: Send, body: bytes, status: int = 200, media: str = JSON, headers: Mapping[str, str] | None = None
+) -> None:
+    """Send a response without the framework."""
+    given = {"Content-Type": media, "Content-Length": str(len(body)), **(headers or {})}
+    encoded = [(name.lower().encode(), value.encode()) for name, value in given.items()]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, error: GainrouteError) -> None:
+    """Send an error without the framework."""
+    body, status, headers = _error(error)
+    await send_response(send, body, status, JSON, headers)
 
 
 def error_response(error: GainrouteError) -> Response:
-    """What a client is told: what the library refuses is the request's fault, or that of files that do not fit."""
+    """The response to an error."""
+    body, status, headers = _error(error)
+    return Response(body, status, headers, JSON)
+
+
+def _error(error: GainrouteError) -> tuple[bytes, int, dict[str, str]]:
+    """Body, status and headers; other errors of the library are the request's fault, or that of its files."""
     if not isinstance(error, CoordinatorError):
         error = BadRequestError(str(error)) if isinstance(error, InputError) else HandshakeError(str(error))
-    return Response(error_body(error), error.status, headers=error_headers(error))
+    headers: dict[str, str] = {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, UnauthorizedError):
+        # Browsers ask for a password: it is the token, with any user name.
+        headers["WWW-Authenticate"] = 'Bearer realm="gainroute", Basic realm="gainroute"'
+    return json.dumps({"error": str(error), "code": error.code}).encode(), error.status, headers

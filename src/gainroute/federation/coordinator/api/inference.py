@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, FastAPI
-from starlette.requests import Request
+from fastapi import APIRouter
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gainroute.errors import GainrouteError
-from gainroute.federation.coordinator.api.http import error_response, json_response, read_body
-from gainroute.federation.coordinator.coordinator import Answered, Coordinator
+from gainroute.federation.coordinator.api.http import json_response, read_body, send_error, send_response
+from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.schema import decision_id
 from gainroute.federation.coordinator.errors import CoordinatorError, NotFoundError
 from gainroute.federation.coordinator.open_inference import (
@@ -25,96 +22,70 @@ from gainroute.federation.coordinator.open_inference import (
     parse_request,
     write_response,
 )
+from gainroute.federation.coordinator.outcome import Outcome
 
-__all__ = ["ShortWay", "add_inference"]
+__all__ = ["InferenceMiddleware", "inference_routes"]
 
-Infer = Callable[[Request], Awaitable[Response]]
-
+PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 EXAMPLE = {"inputs": [{"name": "id", "shape": [2], "datatype": "BYTES", "data": ["sample-1", "sample-2"]}]}
-BIGGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
 
 
-INFER = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
-
-
-class ShortWay:
-    """Leads inference past the framework, which costs more than reading the request does.
-
-    The route is known to the framework all the same: that documents it, and answers other methods.
+class InferenceMiddleware:
+    """Answers POST …/infer before the framework sees it; passes everything else on.
 
     Parameters
     ----------
     app
-        What answers everything else.
-    infer
-        The endpoint.
+        The app behind it.
+    coordinator
+        What answers.
     """
 
-    def __init__(self, app: ASGIApp, infer: Infer) -> None:
-        self._app, self._infer = app, infer
+    def __init__(self, app: ASGIApp, coordinator: Coordinator) -> None:
+        self._app, self._coordinator = app, coordinator
+        self._header = HEADER.lower().encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
-        found = INFER.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        """Answer an inference request, or pass the request on."""
+        found = PATH.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if found is None:
             await self._app(scope, receive, send)
             return
-        scope["path_params"] = found.groupdict()
-        try:
-            response = await self._infer(Request(scope, receive))
-        except GainrouteError as error:
-            response = error_response(error)
-        await response(scope, receive, send)
-
-
-def add_inference(app: FastAPI, coordinator: Coordinator) -> Infer:
-    """Add health, metadata and inference; returns the endpoint of the last, for the short way."""
-    routes = APIRouter(prefix="/v2", tags=["inference"])
-    settings = coordinator.settings
-    body = {"content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE}}, "required": True}
-    # Told to the docs by hand, and read from the path by hand: the framework's checks would cost the hot path more.
-    named = [{"name": n, "in": "path", "required": True, "schema": {"type": "string"}} for n in ("name", "version")]
-
-    def check(name: str, version: str | None) -> None:
-        if name != settings.server.model:
-            raise NotFoundError(f"there is no model {name[:60]!r}; this coordinator serves {settings.server.model!r}")
-        now = coordinator.version.name
-        if version is not None and version != now:
-            raise NotFoundError(
-                f"version {version[:60]!r} is not in use; {now!r} is: leave the version out to follow it"
-            )
-
-    async def infer(request: Request) -> Response:
-        """Answer the samples named by the input `id` (BYTES, [N]).
-
-        Outputs: `label` (INT64, −1 for a sample nobody has), `probabilities` (FP32, [N, K]), `escalated` (BOOL),
-        `score` (FP32), `route` (BYTES: `round1`, `round2`, `degraded:<reasons>`, `unknown`), `decision_id` (BYTES).
-        JSON, or the binary tensor extension.
-        """
-        name: str = request.path_params["name"]
-        version: str | None = request.path_params.get("version")
         status = 500
         try:
-            check(name, version)
-            data = await read_body(request, settings.server.max_body_bytes)
-            asked = parse_request(data, request.headers.get(HEADER), settings.batching.max_batch)
-
-            def encode(answered: Answered) -> tuple[bytes, int | None]:
-                used = answered.outcome.version.name
-                if version is not None and used != version:
-                    raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
-                return write_response(asked, name, used, partial(_tensor, answered))
-
-            text, length = await coordinator.infer(asked.ids, request.state.request_id, encode)
+            body, length = await self._infer(scope, receive, *found.groups())
             status = 200
-        except CoordinatorError as error:
-            status = error.status
-            raise
+        except GainrouteError as error:
+            status = error.status if isinstance(error, CoordinatorError) else status
+            await send_error(send, error)
+        else:
+            if length is None:
+                await send_response(send, body)
+            else:
+                await send_response(send, body, 200, "application/octet-stream", {HEADER: str(length)})
         finally:
-            coordinator.metrics.requested(status)
-        if length is None:
-            return Response(text, media_type="application/json")
-        return Response(text, media_type="application/octet-stream", headers={HEADER: str(length)})
+            self._coordinator.metrics.requested(status)
+
+    async def _infer(self, scope: Scope, receive: Receive, name: str, version: str | None) -> tuple[bytes, int | None]:
+        coordinator = self._coordinator
+        settings, state = coordinator.settings, scope["state"]
+        _check_model(coordinator, name, version)
+        body = await read_body(scope, receive, settings.server.max_body_bytes)
+        request = parse_request(body, state["headers"].get(self._header), settings.batching.max_batch)
+
+        def encode(outcome: Outcome, first: int) -> tuple[bytes, int | None]:
+            used = outcome.deployment.name
+            if version is not None and used != version:
+                raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
+            return write_response(request, name, used, lambda tensor: _tensor(outcome, first, tensor))
+
+        return await coordinator.infer(request.ids, state["request_id"], encode)
+
+
+def inference_routes(coordinator: Coordinator) -> APIRouter:
+    """Health, metadata, and the documentation of inference."""
+    routes = APIRouter(prefix="/v2", tags=["inference"])
 
     @routes.get("", summary="Server metadata")
     async def server() -> Response:
@@ -122,44 +93,56 @@ def add_inference(app: FastAPI, coordinator: Coordinator) -> Infer:
 
         return json_response({"name": "gainroute", "version": __version__, "extensions": ["binary_tensor_data"]})
 
-    @routes.get("/health/live", summary="Does it run?")
+    @routes.get("/health/live", summary="Whether the process runs")
     async def live() -> Response:
         return json_response({"live": True})
 
-    @routes.get("/health/ready", summary="Would it answer?")
+    @routes.get("/health/ready", summary="Whether requests would be answered")
     async def ready() -> Response:
         why = coordinator.not_ready()
         return json_response({"ready": not why}, 503 if why else 200)
 
-    @routes.get("/models/{name}/ready", summary="Would it answer, and if not, why?")
+    @routes.get("/models/{name}/ready", summary="Whether requests would be answered and, if not, why")
     async def model_ready(name: str) -> Response:
-        check(name, None)
+        _check_model(coordinator, name)
         why = coordinator.not_ready()
         reply: dict[str, Any] = {"name": name, "ready": not why}
         return json_response(reply | ({"error": why, "code": "unavailable"} if why else {}), 503 if why else 200)
 
     @routes.get("/models/{name}", summary="Model metadata")
     async def metadata(name: str) -> Response:
-        check(name, None)
-        return json_response(model_metadata(name, [coordinator.version.name], coordinator.classes))
+        _check_model(coordinator, name)
+        return json_response(model_metadata(name, [coordinator.deployment.name], coordinator.classes))
 
-    for path, told, summary in (
-        ("/v2/models/{name}/infer", named[:1], "Answer samples"),
-        ("/v2/models/{name}/versions/{version}/infer", named, "Answer samples by the version named"),
-    ):
-        app.router.add_api_route(
-            path, infer, methods=["POST"], tags=["inference"], summary=summary,
-            openapi_extra={"requestBody": body, "parameters": told},
-        )  # fmt: skip
-    app.include_router(routes)
-    return infer
+    body = {"content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE}}, "required": True}
+    extra: dict[str, Any] = {"requestBody": body}
+
+    @routes.post("/models/{name}/infer", summary="Answer samples", openapi_extra=extra)
+    @routes.post("/models/{name}/versions/{version}/infer", summary="Answer by a given version", openapi_extra=extra)
+    async def infer(name: str, version: str | None = None) -> Response:
+        """Answer the samples named by the input `id` (BYTES, [N]).
+
+        Outputs: `label` (INT64, −1 for a sample that no party has), `probabilities` (FP32, [N, K]), `escalated`
+        (BOOL), `score` (FP32), `route` (BYTES: `round1`, `round2`, `degraded:<reasons>`, `unknown`), `decision_id`
+        (BYTES). JSON, or the binary tensor extension.
+        """
+        raise NotImplementedError(f"{name}, {version}: InferenceMiddleware answers; this documents it")
+
+    return routes
 
 
-def _tensor(answered: Answered, name: str) -> Tensor:
-    out = answered.outcome
+def _check_model(coordinator: Coordinator, name: str, version: str | None = None) -> None:
+    model, used = coordinator.settings.server.model, coordinator.deployment.name
+    if name != model:
+        raise NotFoundError(f"there is no model {name[:60]!r}; this coordinator serves {model!r}")
+    if version is not None and version != used:
+        raise NotFoundError(f"version {version[:60]!r} is not in use; {used!r} is: leave the version out to follow it")
+
+
+def _tensor(outcome: Outcome, first: int, name: str) -> Tensor:
     if name == "score":
-        return np.nan_to_num(out.score, nan=0.0, posinf=BIGGEST, neginf=-BIGGEST).astype(np.float32)
+        return np.nan_to_num(outcome.score, nan=0.0, posinf=LARGEST, neginf=-LARGEST).astype(np.float32)
     if name == "decision_id":
-        return [decision_id(seq) for seq in range(answered.first, answered.first + len(out))]
-    found: Tensor = getattr(out, name)
+        return [decision_id(seq) for seq in range(first, first + len(outcome))]
+    found: Tensor = getattr(outcome, name)
     return found

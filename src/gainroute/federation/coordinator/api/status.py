@@ -23,9 +23,8 @@ from gainroute.federation.coordinator.decision_log.store import (
     posterior,
     summarise_feedback,
 )
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import BadRequestError, ConflictError, NotFoundError
-from gainroute.federation.coordinator.operator import point_json
 from gainroute.federation.coordinator.outcome import ROUND2
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.types import FloatArray
@@ -54,21 +53,19 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
 
     @routes.get("/curve", summary="The trade-off curve from calibration, with the operating point")
     async def curve() -> Response:
-        version = coordinator.version
-        if version.hash not in curves:
-            points = await asyncio.to_thread(curve_points, version.router)
+        deployment = coordinator.deployment
+        if deployment.hash not in curves:
+            points = await asyncio.to_thread(curve_points, deployment.router)
             curves.clear()
-            curves[version.hash] = points
+            curves[deployment.hash] = points
         last = coordinator.live.rate(1000)
-        return json_response(
-            {"version": version.name, "points": curves[version.hash], "operating_point": operating_json(version),
-             "live": last}
-        )  # fmt: skip
+        found = {"version": deployment.name, "points": curves[deployment.hash], "live": last}
+        return json_response(found | {"operating_point": operating_json(deployment)})
 
     @routes.get("/history", summary="Threshold and rate since the start, while the budget controller runs")
     async def history() -> Response:
         """At most 500 points, oldest first."""
-        found = control_status(coordinator.version.control)
+        found = control_status(coordinator.deployment.control)
         return json_response({"on": found["on"], "budget": found.get("budget"), "points": found["history"]})
 
     @routes.get("/decisions", summary="The latest decisions, newest first")
@@ -90,11 +87,11 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
 # ---- status ---------------------------------------------------------------------------------------------
 
 
-def operating_json(version: Version) -> dict[str, Any]:
+def operating_json(deployment: Deployment) -> dict[str, Any]:
     """Where the service runs, and what calibration leads to expect there."""
-    rate, low, high = version.router.expected_rate_
-    _, accuracy = expected_at(version.router.threshold_scores_, version.router.threshold_)
-    return point_json(version.point) | {
+    rate, low, high = deployment.router.expected_rate_
+    _, accuracy = expected_at(deployment.router.threshold_scores_, deployment.router.threshold_)
+    return deployment.point.as_json() | {
         "expected_rate": rate,
         "expected_rate_low": low,
         "expected_rate_high": high,
@@ -104,7 +101,7 @@ def operating_json(version: Version) -> dict[str, Any]:
 
 def status_json(coordinator: Coordinator) -> dict[str, Any]:
     """Everything live but feedback."""
-    live, version, settings = coordinator.live, coordinator.version, coordinator.settings
+    live, deployment, settings = coordinator.live, coordinator.deployment, coordinator.settings
     why = coordinator.not_ready()
     sent = live.bytes[1] + live.bytes[2]
     always = live.bytes[1] + live.bytes_always
@@ -113,24 +110,24 @@ def status_json(coordinator: Coordinator) -> dict[str, Any]:
         "time": time.time(),
         "since": live.since,
         "model": settings.server.model,
-        "version": version.name,
+        "version": deployment.name,
         "ready": not why,
         "not_ready": why,
         "router": {
-            "kind": type(version.router).__name__,
-            "hash": version.hash,
-            "artifact": str(version.path),
+            "kind": type(deployment.router).__name__,
+            "hash": deployment.hash,
+            "artifact": str(deployment.path),
             "previous": coordinator.operator.previous,
             "classes": coordinator.classes,
-            "codec": version.codec,
-            "fusion": version.fusion.source,
+            "codec": deployment.codec,
+            "fusion": deployment.fusion.source,
         },
-        "operating_point": operating_json(version),
-        "controller": {k: v for k, v in control_status(version.control).items() if k != "history"},
-        "protection": version.floor,
-        "alarms": coordinator.watcher.alarms(),
-        "drift": coordinator.watcher.drift.status(),
-        "shadow": coordinator.watcher.shadow.status(),
+        "operating_point": operating_json(deployment),
+        "controller": {k: v for k, v in control_status(deployment.control).items() if k != "history"},
+        "protection": deployment.floor,
+        "alarms": coordinator.monitor.alarms(),
+        "drift": coordinator.monitor.drift.status(),
+        "shadow": coordinator.monitor.shadow.status(),
         "escalation": {
             "samples": live.samples,
             "escalated": live.escalated,
@@ -155,14 +152,14 @@ def status_json(coordinator: Coordinator) -> dict[str, Any]:
                 "since": link.since,
                 "last_seen": link.last_seen,
                 "latency_ms": link.latency_ms,
-                "model": version.model(link.name),
-                "dimension": link.dimensions.get(version.hash),
+                "model": deployment.model(link.name),
+                "dimension": link.dimensions.get(deployment.hash),
             }
             for link in coordinator.parties.links.values()
         ],
         "certificates": {} if coordinator.certificates is None else dict(coordinator.certificates()),
         "degraded": {"samples": live.degraded, "by_reason": dict(live.reasons), "unknown": live.unknown},
-        "queue": {"samples": coordinator.engine.taken, "limit": settings.batching.max_queued},
+        "queue": {"samples": coordinator.batcher.in_flight, "limit": settings.batching.max_queued},
         "log": {"path": str(coordinator.log.path), "ok": not coordinator.log.error, "error": coordinator.log.error},
         "policy": {"on_missing_party": settings.rounds.on_missing_party, "on_log_failure": settings.log.on_failure},
     }
@@ -200,14 +197,14 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
     """One decision by its row: what each party said, and what each class added to the score."""
     if row["local"] is None:
         raise NotFoundError("no posteriors were kept with this decision (log.posteriors is false)")
-    version = coordinator.operator.kept(row["router"])
-    if version is None:
+    deployment = coordinator.operator.kept(row["router"])
+    if deployment is None:
         raise ConflictError(
             f"the decision was made by router {row['router'][:12]}, which is no longer loaded; explain it offline with "
             "gainroute explain"
         )
-    router = version.router
-    local = np.array(posterior(row["local"], version.columns))
+    router = deployment.router
+    local = np.array(posterior(row["local"], deployment.columns))
     present = ~np.isnan(local).any(axis=1)
     contribution: FloatArray | None = None
     calibrated: FloatArray | None = None
@@ -222,7 +219,7 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
         {
             "label": k,
             "name": name,
-            "local": {party: float(local[i, k]) if present[i] else None for i, party in enumerate(version.parties)},
+            "local": {party: float(local[i, k]) if present[i] else None for i, party in enumerate(deployment.parties)},
             "pooled": _at(pooled, k),
             "calibrated": None if calibrated is None else float(calibrated[k]),
             "reliability": None if reliability is None else float(reliability[k]),

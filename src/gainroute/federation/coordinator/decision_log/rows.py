@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -14,76 +13,73 @@ import numpy as np
 
 from gainroute.federation.coordinator.outcome import Outcome
 
-__all__ = ["Entry", "columns_of", "insert_rows"]
+__all__ = ["columns_of", "insert_rows"]
 
-# Rows are inserted many at once: who inserts gives the interpreter up at every statement, and queues for it again.
-TOGETHER = (64, 8, 1)
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """The decisions of one request: what they are, the first one's number, when, for whom, and how long it took."""
-
-    outcome: Outcome
-    first: int
-    time: float
-    request_id: str
-    latency: float
+ROWS_PER_STATEMENT = (64, 8, 1)  # the thread that inserts gives up the interpreter lock once per statement
 
 
-def columns_of(entry: Entry, posteriors: bool = True) -> dict[str, Any]:
-    """The columns of a request's rows: a list of a value a row, or one value for all of them."""
-    out, held = entry.outcome, entry.outcome.controlled
-    n = len(out)
+def columns_of(
+    outcome: Outcome, first: int, time: float, request_id: str, latency: float, *, posteriors: bool = True
+) -> dict[str, Any]:
+    """Columns of a request's rows: a list with one value per row, or a single value that all rows share.
+
+    Parameters
+    ----------
+    outcome
+        The answers.
+    first
+        Number of the first decision.
+    time, request_id, latency
+        When and for which request, and the seconds it took.
+    posteriors
+        Whether posteriors are stored.
+    """
     found: dict[str, Any] = {
-        "seq": list(range(entry.first, entry.first + n)),
-        "sample_id": list(out.ids),
-        "request_id": entry.request_id,
-        "time": entry.time,
-        "score": out.score.tolist(),
-        "threshold": out.version.router.threshold_,
-        "probability": [float(wanted) for wanted in out.wanted.tolist()],
-        "route": out.route,
-        "label": out.label.tolist(),
-        "weak_prediction": out.weak.tolist(),
-        "router": out.version.hash,
-        "bytes": [round(size) for size in out.bytes.tolist()],
-        "latency": entry.latency,
-        "capped": 0,
+        "seq": list(range(first, first + len(outcome))),
+        "sample_id": list(outcome.ids),
+        "request_id": request_id,
+        "time": time,
+        "score": outcome.score.tolist(),
+        "threshold": outcome.threshold if isinstance(outcome.threshold, float) else outcome.threshold.tolist(),
+        "probability": outcome.probability.tolist(),
+        "route": outcome.route,
+        "label": outcome.label.tolist(),
+        "weak_prediction": outcome.weak.tolist(),
+        "router": outcome.deployment.hash,
+        "bytes": [round(size) for size in outcome.bytes.tolist()],
+        "latency": latency,
+        "capped": 0 if outcome.capped is None else outcome.capped.tolist(),
     }
-    if held is not None:
-        found |= {"threshold": held.threshold.tolist(), "probability": held.probability.tolist(),
-                  "capped": held.capped.tolist()}  # fmt: skip
-        if held.explores:
-            found["explored"] = held.explored.tolist()
+    if outcome.explored is not None:
+        found["explored"] = outcome.explored.tolist()
     if posteriors:
-        found |= {"local": _blobs(np.moveaxis(out.local, 0, 1)), "pooled": _blobs(out.pooled)}
-    answered = out.escalated.tolist()
-    if True in answered:
-        found["strong_prediction"] = [None if s < 0 else s for s in out.strong.tolist()]
-        if posteriors and out.strong_posterior is not None:
-            blobs = _blobs(out.strong_posterior)
-            found["strong"] = [blob if there else None for blob, there in zip(blobs, answered, strict=True)]
+        found |= {"local": _blobs(np.moveaxis(outcome.local, 0, 1)), "pooled": _blobs(outcome.pooled)}
+    escalated = outcome.escalated.tolist()
+    if True in escalated:
+        found["strong_prediction"] = [None if s < 0 else s for s in outcome.strong.tolist()]
+        if posteriors and outcome.strong_posterior is not None:
+            blobs = _blobs(outcome.strong_posterior)
+            found["strong"] = [blob if there else None for blob, there in zip(blobs, escalated, strict=True)]
     return found
 
 
 def insert_rows(connection: sqlite3.Connection, columns: Mapping[str, Any]) -> None:
-    """Insert decisions; a column that is not there is NULL.
+    """Insert decisions; a missing column is NULL.
 
     Parameters
     ----------
     connection
         To the log.
     columns
-        By name: a list of a value a row, or one value for all of them.
+        By name: a list with one value per row, or a single value that all rows share.
     """
     shared = {name: values for name, values in columns.items() if not isinstance(values, list)}
     own = {name: values for name, values in columns.items() if isinstance(values, list)}
     rows = list(zip(*own.values(), strict=True))
     at = 0
-    # Closed here: a cursor that another thread lets go of resets a statement this one may be using.
+    # Closed here: a cursor that is collected in another thread resets a statement this thread may be using.
     with closing(connection.cursor()) as cursor:
-        for n in TOGETHER:
+        for n in ROWS_PER_STATEMENT:
             while at + n <= len(rows):
                 values = [*shared.values(), *chain.from_iterable(rows[at : at + n])]
                 cursor.execute(_insert(tuple(shared), tuple(own), n), values)
@@ -92,16 +88,16 @@ def insert_rows(connection: sqlite3.Connection, columns: Mapping[str, Any]) -> N
 
 @lru_cache(maxsize=128)
 def _insert(shared: tuple[str, ...], own: tuple[str, ...], rows: int) -> str:
-    """An INSERT of so many rows. What they share is bound once: binding is most of what an insertion costs."""
+    """An INSERT of several rows. Shared values are bound once: binding dominates the cost of an insertion."""
     common = [f"?{i + 1}" for i in range(len(shared))]
     first = len(shared) + 1
     each = (",".join([*common, *(f"?{first + row * len(own) + i}" for i in range(len(own)))]) for row in range(rows))
     values = ",".join(f"({cells})" for cells in each)
-    return f"INSERT INTO decisions ({','.join([*shared, *own])}) VALUES {values}"  # noqa: S608 (names of ours)
+    return f"INSERT INTO decisions ({','.join([*shared, *own])}) VALUES {values}"  # noqa: S608 (our own names)
 
 
 def _blobs(values: Any) -> list[bytearray]:
-    """A row each as float32. Bytearrays: before it binds bytes, or None, sqlite3 looks for a way to adapt them."""
+    """One float32 blob per row, as bytearrays: sqlite3 binds them without searching for an adapter, unlike bytes."""
     flat = np.ascontiguousarray(values, dtype="<f4").reshape(len(values), -1)
     data, width = bytearray(flat.tobytes()), flat.shape[1] * 4
     return [data[i : i + width] for i in range(0, len(data), width)]

@@ -22,14 +22,14 @@ from gainroute.control.drift_report import DriftReport
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.operator import Operator
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2
 from gainroute.federation.coordinator.settings import DriftSettings
 from gainroute.routing.labels import Labels
 from gainroute.routing.types import BoolArray, FloatArray
 
-__all__ = ["ALARMS", "DriftWatch"]
+__all__ = ["ALARMS", "LiveDrift"]
 
 log = logging.getLogger("gainroute.coordinator")
 
@@ -45,14 +45,14 @@ QUERY = (
 
 
 @dataclass(frozen=True)
-class Alarm:
+class DriftAlarm:
     """An alarm that stands: since when (seconds since 1970), and what it says, with its evidence."""
 
     since: float
     text: str
 
 
-class DriftWatch:
+class LiveDrift:
     """Watches one router after the other, as they come into use.
 
     Parameters
@@ -74,7 +74,7 @@ class DriftWatch:
 
     def __init__(self, settings: DriftSettings, decisions: DecisionLog, operator: Operator) -> None:
         self.enabled = settings.enabled
-        self.alarms: dict[str, Alarm] = {}
+        self.alarms: dict[str, DriftAlarm] = {}
         self.protection: float | None = None
         self.labels_wait = True  # left over from before the start, perhaps
         self._settings, self._log, self._operator = settings, decisions, operator
@@ -91,28 +91,28 @@ class DriftWatch:
 
     # ---- what comes in --------------------------------------------------------------------------
 
-    async def look(self, version: Version, score: FloatArray, escalated: BoolArray) -> None:
-        """Take in what was answered by this version since the last time, and the labels that wait."""
+    async def look(self, deployment: Deployment, score: FloatArray, escalated: BoolArray) -> None:
+        """Take in what was answered by this deployment since the last time, and the labels that wait."""
         if not self.enabled:
-            await self._protect(version)  # what an earlier start has demanded
+            await self._protect(deployment)  # what an earlier start has demanded
             return
-        monitor = await self._follow(version)
+        monitor = await self._follow(deployment)
         before = monitor.scores
         if len(score):
             await asyncio.to_thread(monitor.observe_scores, score, escalated)
-        labels = await self._take_labels(version, monitor) if self.labels_wait else 0
+        labels = await self._take_labels(deployment, monitor) if self.labels_wait else 0
         if self._report is None or labels or monitor.scores is not before:
             self._report = await asyncio.to_thread(monitor.report)
             self._recommended = monitor.recommended_min_gain
         changed = self._note_alarms(self._report)
         if self._settings.protect:
             monitor.protect(self)
-        await self._protect(version)  # first: it must not wait for a disk
+        await self._protect(deployment)  # first: it must not wait for a disk
         self._unsaved |= bool(labels) or changed
         if self._unsaved or (monitor.scores is not before and time.monotonic() - self._saved > SAVE_SECONDS):
             await self.save()
 
-    async def reset(self, who: str, request_id: str) -> dict[str, Alarm]:
+    async def reset(self, who: str, request_id: str) -> dict[str, DriftAlarm]:
         """Forget what was watched, alarms above all; returns those that stood."""
         found, monitor = self.alarms, self._monitor
         if monitor is None:
@@ -129,7 +129,7 @@ class DriftWatch:
         await self._log.write(write)
         for name in found:
             log.warning("alarm %s was reset by %s", name, who, extra={"alarm": name, "raised": False, "who": who})
-        await self._protect(self._operator.engine.version)
+        await self._protect(self._operator.deployment)
         return found
 
     async def save(self) -> None:
@@ -166,18 +166,20 @@ class DriftWatch:
 
     # ---- inside ---------------------------------------------------------------------------------
 
-    async def _follow(self, version: Version) -> DriftMonitor:
+    async def _follow(self, deployment: Deployment) -> DriftMonitor:
         """The monitor of this version's router: as it was left, or a new one."""
-        if self._monitor is not None and version.hash == self._hash:
-            self._monitor.router = version.router  # its threshold may have changed
+        if self._monitor is not None and deployment.hash == self._hash:
+            self._monitor.router = deployment.router  # its threshold may have changed
             return self._monitor
         await self.save()
         settings = self._settings
         monitor = DriftMonitor(
-            version.router, window=settings.window, horizon=settings.horizon, false_alarm=settings.false_alarm,
+            deployment.router, window=settings.window, horizon=settings.horizon, false_alarm=settings.false_alarm,
             memory=settings.memory, min_feedback_probability=settings.min_feedback_probability,
         )  # fmt: skip
-        kept = (await asyncio.to_thread(get_state, self._log.path, (STATE + version.hash,))).get(STATE + version.hash)
+        kept = (await asyncio.to_thread(get_state, self._log.path, (STATE + deployment.hash,))).get(
+            STATE + deployment.hash
+        )
         self.alarms, self.protection, self._watched_since = {}, None, time.time()
         if kept is not None:
             try:
@@ -186,24 +188,24 @@ class DriftWatch:
                 log.warning("the drift monitor begins anew: %s", error)
                 monitor.reset()
             else:
-                self.alarms = {name: Alarm(**alarm) for name, alarm in kept["alarms"].items()}
+                self.alarms = {name: DriftAlarm(**alarm) for name, alarm in kept["alarms"].items()}
                 self.protection = kept["protection"] if settings.protect else None
                 self._watched_since = kept["since"]
-        self._monitor, self._hash, self._report = monitor, version.hash, None
+        self._monitor, self._hash, self._report = monitor, deployment.hash, None
         return monitor
 
-    async def _take_labels(self, version: Version, monitor: DriftMonitor) -> int:
+    async def _take_labels(self, deployment: Deployment, monitor: DriftMonitor) -> int:
         self.labels_wait = False
         rows = await asyncio.to_thread(self._read_labels)
         if len(rows) == MOST_LABELS:
             self.labels_wait = True
         if rows:
             self._taken = rows[-1]["number"]
-            own = [r for r in rows if r["router"] == version.hash and r["route"] in (ROUND1, ROUND2)]
+            own = [r for r in rows if r["router"] == deployment.hash and r["route"] in (ROUND1, ROUND2)]
             least = self._settings.min_feedback_probability
             useful = [r for r in own if r["told"] is None or r["told"] >= least]
             self._left_out += len(rows) - len(useful)
-            await asyncio.to_thread(_feed, monitor, version, useful)
+            await asyncio.to_thread(_feed, monitor, deployment, useful)
         return len(rows)
 
     def _read_labels(self) -> list[sqlite3.Row]:
@@ -213,7 +215,7 @@ class DriftWatch:
     def _note_alarms(self, report: DriftReport) -> bool:
         """Say what is new, and what has gone; whether anything has."""
         now = time.time()
-        new = {n: Alarm(now, text) for n, text in report.alarms.items() if n not in self.alarms}
+        new = {n: DriftAlarm(now, text) for n, text in report.alarms.items() if n not in self.alarms}
         gone = [n for n in self.alarms if n not in report.alarms]
         for name, alarm in new.items():
             extra = {"alarm": name, "raised": True, "router": self._hash}
@@ -223,12 +225,12 @@ class DriftWatch:
             log.info("alarm %s is over", name, extra=extra)
         # What was said when it was raised stands, with its evidence; only scores are judged anew, window by window.
         stand = {n: a for n, a in self.alarms.items() if n not in gone}
-        self.alarms = {n: Alarm(a.since, report.alarms[n]) if n == "scores" else a for n, a in stand.items()} | new
+        self.alarms = {n: DriftAlarm(a.since, report.alarms[n]) if n == "scores" else a for n, a in stand.items()} | new
         return bool(new or gone)
 
-    async def _protect(self, version: Version) -> None:
-        """Have the version demand what is found necessary, and no more."""
-        if version.floor == self.protection or (self._operator.engine.version is not version):
+    async def _protect(self, deployment: Deployment) -> None:
+        """Have the deployment demand what is found necessary, and no more."""
+        if deployment.floor == self.protection or (self._operator.deployment is not deployment):
             return
         why = self.alarms.get("collaboration")
         await self._operator.protect(self.protection, "" if why is None else why.text)
@@ -250,34 +252,34 @@ class DriftWatch:
         put_state(connection, STATE + self._hash, state)
         connection.execute("DELETE FROM unwatched WHERE number <= ?", (self._taken,))
         # A rollback goes on where it was; what came before that is forgotten.
-        hashes = (self._hash, self._operator.engine.version.hash, self._operator.previous or "")
+        hashes = (self._hash, self._operator.deployment.hash, self._operator.previous or "")
         keep = [STATE + identity for identity in hashes]
         connection.execute("DELETE FROM state WHERE name LIKE ? AND name NOT IN (?, ?, ?)", (f"{STATE}%", *keep))
         self._saved = time.monotonic()
 
 
-def _feed(monitor: DriftMonitor, version: Version, rows: Sequence[sqlite3.Row]) -> None:
+def _feed(monitor: DriftMonitor, deployment: Deployment, rows: Sequence[sqlite3.Row]) -> None:
     """Tell the monitor about labelled decisions; those that carry a probability of their own go together."""
     for told in (False, True):
         some = [r for r in rows if (r["told"] is not None) is told]
         if some:
-            names = Labels(version.router.n_classes_, version.router.classes)
+            names = Labels(deployment.router.n_classes_, deployment.router.classes)
             truth, strong = (names.decode(_column(some, name, -1)) for name in ("label", "strong_prediction"))
             chance = _column(some, "told", np.nan) if told else None
-            monitor.feedback(_decision(version, names, some), truth, strong, probability=chance)
+            monitor.feedback(_decision(deployment, names, some), truth, strong, probability=chance)
 
 
-def _decision(version: Version, names: Labels, rows: Sequence[sqlite3.Row]) -> ControlledDecision:
+def _decision(deployment: Deployment, names: Labels, rows: Sequence[sqlite3.Row]) -> ControlledDecision:
     """The decisions as they were made; what the calibrated posterior said is computed again, if it can be."""
-    n, k, m = len(rows), version.columns, len(version.parties)
+    n, k, m = len(rows), deployment.columns, len(deployment.parties)
     local = np.full((m, n, k), np.nan)
     for i, row in enumerate(rows):
         if row["local"] is not None and len(row["local"]) == 4 * m * k:
             local[:, i] = np.frombuffer(row["local"], "<f4").reshape(m, k)
     known = ~np.isnan(local).any(axis=(0, 2))
-    calibrated = np.full((n, version.router.n_classes_), np.nan)
+    calibrated = np.full((n, deployment.router.n_classes_), np.nan)
     if known.any():
-        calibrated[known] = version.router.route(local[:, known]).calibrated
+        calibrated[known] = deployment.router.route(local[:, known]).calibrated
     escalated = np.array([row["strong_prediction"] is not None for row in rows])
     nothing = np.zeros(n, dtype=bool)
     return ControlledDecision(

@@ -21,20 +21,20 @@ from gainroute.control.shadow import compare_shadow
 from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import ConflictError, HandshakeError, PartyMissingError
 from gainroute.federation.coordinator.monitoring.shadow_scoring import (
-    Counts,
+    ShadowCounts,
     load_beside,
     logged_decisions,
     placed_at,
     score_beside,
 )
-from gainroute.federation.coordinator.operator import Operator, number
+from gainroute.federation.coordinator.operator import Operator
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2, Outcome
-from gainroute.federation.coordinator.parties import Parties
+from gainroute.federation.coordinator.parties import PartyLinks
 
-__all__ = ["ShadowWatch"]
+__all__ = ["LiveShadow"]
 
 log = logging.getLogger("gainroute.coordinator")
 
@@ -53,21 +53,21 @@ COUNT = "SELECT count(*), max(time) FROM feedback WHERE seq >= ?"
 
 @dataclass(eq=False)
 class Shadow:
-    """What runs in the shadow: its version, the hash of the router in use, since when, and what was seen since."""
+    """What runs in the shadow: its deployment, the hash of the router in use, since when, and what was seen since."""
 
-    version: Version
+    deployment: Deployment
     against: str
     since: float
-    counts: Counts = field(default_factory=Counts)
+    counts: ShadowCounts = field(default_factory=ShadowCounts)
 
     def state(self) -> dict[str, Any]:
         """What a restart needs."""
-        own = self.version
+        own = self.deployment
         return {"artifact": str(own.path), "hash": own.hash, "against": self.against, "since": self.since,
                 "counts": asdict(self.counts)}  # fmt: skip
 
 
-class ShadowWatch:
+class LiveShadow:
     """Loads, scores, compares, and lets go or swaps in.
 
     Parameters
@@ -83,7 +83,7 @@ class ShadowWatch:
         How both would have done on labelled answers; what it says, or why it says nothing, is in `status`.
     """
 
-    def __init__(self, decisions: DecisionLog, operator: Operator, parties: Parties) -> None:
+    def __init__(self, decisions: DecisionLog, operator: Operator, parties: PartyLinks) -> None:
         self._log, self._operator, self._parties = decisions, operator, parties
         self.shadow: Shadow | None = None
         self.comparison: dict[str, Any] | None = None
@@ -93,35 +93,35 @@ class ShadowWatch:
 
     # ---- what an admin does ---------------------------------------------------------------------
 
-    async def resume(self, running: Version) -> None:
+    async def resume(self, running: Deployment) -> None:
         """Go on with the shadow that was there before the restart."""
         kept = (await asyncio.to_thread(get_state, self._log.path, (STATE,))).get(STATE)
         if kept is None:
             return
         try:
-            version = await asyncio.to_thread(load_beside, Path(kept["artifact"]), running, self._parties.names)
+            deployment = await asyncio.to_thread(load_beside, Path(kept["artifact"]), running, self._parties.names)
         except GainrouteError as error:
             log.warning("the shadow is dropped: %s", error)
             await self._forget()
             return
-        if version.hash != kept["hash"] or running.hash != kept["against"]:
+        if deployment.hash != kept["hash"] or running.hash != kept["against"]:
             log.warning("the shadow is dropped: its file, or the router in use, is another one than before")
             await self._forget()
             return
-        self._begin(Shadow(version, kept["against"], kept["since"], Counts(**kept["counts"])))
+        self._begin(Shadow(deployment, kept["against"], kept["since"], ShadowCounts(**kept["counts"])))
 
     async def load(self, artifact: Path, who: str, request_id: str) -> None:
         """Have a router run in the shadow, in place of any that does."""
-        running = self._operator.engine.version
-        version = await asyncio.to_thread(load_beside, artifact, running, self._parties.names)
-        if version.hash == running.hash:
+        running = self._operator.deployment
+        deployment = await asyncio.to_thread(load_beside, artifact, running, self._parties.names)
+        if deployment.hash == running.hash:
             raise ConflictError(f"{artifact} is the router in use; the shadow is for another one")
-        absent = await self._parties.shake(version)
+        absent = await self._parties.handshake(deployment)
         if absent:
             raise PartyMissingError(
                 "a shadow needs every party to say that it has the models: " + "; ".join(map(str, absent.values()))
             )
-        shadow = Shadow(version, running.hash, time.time())
+        shadow = Shadow(deployment, running.hash, time.time())
         await self._log.write(lambda c: self._change(c, shadow, "shadow load", who, request_id))
         self._begin(shadow)
 
@@ -132,23 +132,23 @@ class ShadowWatch:
         await self._log.write(lambda c: self._change(c, None, "shadow drop", who, request_id))
         self._begin(None)
 
-    async def swap(self, who: str, request_id: str) -> Version:
+    async def swap(self, who: str, request_id: str) -> Deployment:
         """Have the shadow answer from now on; the router before is kept to roll back to."""
         shadow = self.shadow
         if shadow is None:
             raise ConflictError("no router runs in the shadow; load one first")
-        path = shadow.version.path
-        if await asyncio.to_thread(hash_contents, path) != shadow.version.hash:
+        path = shadow.deployment.path
+        if await asyncio.to_thread(hash_contents, path) != shadow.deployment.hash:
             raise HandshakeError(f"{path} has changed since it was loaded into the shadow; load it again")
-        version = await self._operator.switch(path, None, who, request_id)
+        deployment = await self._operator.switch(path, None, who, request_id)
         await self._log.write(lambda c: self._change(c, None, "shadow swap", who, request_id))
         self._begin(None)
-        return version
+        return deployment
 
     def _change(self, connection: sqlite3.Connection, new: Shadow | None, action: str, who: str, name: str) -> None:
         put_state(connection, STATE, None if new is None else new.state())
-        before = {"shadow": None if self.shadow is None else self.shadow.version.hash, "comparison": self.comparison}
-        after = {"shadow": None if new is None else new.version.hash}
+        before = {"shadow": None if self.shadow is None else self.shadow.deployment.hash, "comparison": self.comparison}
+        after = {"shadow": None if new is None else new.deployment.hash}
         audit(connection, who, name, action, plain(before), after)
 
     async def _forget(self) -> None:
@@ -160,21 +160,21 @@ class ShadowWatch:
 
     # ---- live traffic ---------------------------------------------------------------------------
 
-    async def look(self, version: Version, seen: Sequence[Outcome]) -> None:
+    async def look(self, deployment: Deployment, seen: Sequence[Outcome]) -> None:
         """Score what was answered since the last time, and compare if there are new labels."""
         shadow = self.shadow
         if shadow is None:
             return
-        if version.hash != shadow.against:
-            log.warning("the shadow is dropped: another router is in use now", extra={"shadow": shadow.version.hash})
+        if deployment.hash != shadow.against:
+            log.warning("the shadow is dropped: another router is in use now", extra={"shadow": shadow.deployment.hash})
             await self._forget()
             return
-        own = [outcome for outcome in seen if outcome.version.hash == shadow.against]
+        own = [outcome for outcome in seen if outcome.deployment.hash == shadow.against]
         if own:
-            await asyncio.to_thread(score_beside, placed_at(shadow.version, version), own, shadow.counts)
+            await asyncio.to_thread(score_beside, placed_at(shadow.deployment, deployment), own, shadow.counts)
         began = time.monotonic()
         if began >= self._due:
-            await asyncio.to_thread(self._compare, shadow, version)
+            await asyncio.to_thread(self._compare, shadow, deployment)
             now = time.monotonic()
             self._due = now + max(COMPARE_SECONDS, (now - began) / COMPARE_SHARE)
         if own and time.monotonic() - self._saved > SAVE_SECONDS:
@@ -187,7 +187,7 @@ class ShadowWatch:
             await self._log.write(lambda c: put_state(c, STATE, state))
             self._saved = time.monotonic()
 
-    def _compare(self, shadow: Shadow, running: Version) -> None:
+    def _compare(self, shadow: Shadow, running: Deployment) -> None:
         first = int(shadow.since * 1e6)
         with reading(self._log.path) as connection:
             judged = tuple(connection.execute(COUNT, (first,)).fetchone())
@@ -203,7 +203,7 @@ class ShadowWatch:
         try:
             found = compare_shadow(
                 running.router,
-                shadow.version.router,
+                shadow.deployment.router,
                 logged_decisions(running, rows, counts),
                 rate=counts.escalated / (counts.kept + counts.escalated),
             )
@@ -218,13 +218,13 @@ class ShadowWatch:
         if shadow is None:
             return None
         counts, n = shadow.counts, shadow.counts.samples
-        placed = placed_at(shadow.version, self._operator.engine.version)
+        placed = placed_at(shadow.deployment, self._operator.deployment)
         return {
-            "version": shadow.version.name,
-            "hash": shadow.version.hash,
-            "artifact": str(shadow.version.path),
+            "version": shadow.deployment.name,
+            "hash": shadow.deployment.hash,
+            "artifact": str(shadow.deployment.path),
             "since": shadow.since,
-            "threshold": number(placed.point.threshold),
+            "threshold": plain(placed.point.threshold),
             "samples": n,
             "answers": counts.kept + counts.escalated,
             "agreement": (n - counts.old - counts.new + 2 * counts.both) / n if n else None,

@@ -12,17 +12,17 @@ import numpy as np
 
 from gainroute._util.hashing import hash_contents
 from gainroute.control.logged_decisions import LoggedDecisions
-from gainroute.federation.coordinator.deployment import Version, load_version
+from gainroute.federation.coordinator.deployment import Deployment, load_deployment
 from gainroute.federation.coordinator.errors import HandshakeError
 from gainroute.federation.coordinator.outcome import Outcome
 from gainroute.routing.labels import Labels
 
-__all__ = ["Counts", "load_beside", "logged_decisions", "placed_at", "score_beside"]
+__all__ = ["ShadowCounts", "load_beside", "logged_decisions", "placed_at", "score_beside"]
 
 
 @dataclass
-class Counts:
-    """Live traffic since the shadow was loaded.
+class ShadowCounts:
+    """LiveStatistics traffic since the shadow was loaded.
 
     Attributes
     ----------
@@ -43,38 +43,38 @@ class Counts:
     escalated: int = 0
 
 
-def load_beside(path: Path, running: Version, parties: tuple[str, ...]) -> Version:
+def load_beside(path: Path, running: Deployment, parties: tuple[str, ...]) -> Deployment:
     """Load a router that is to score what another one answers: the parties' messages must be what it was fitted to."""
     hash_contents(path)  # a file that is not there is the caller's mistake, and no question of fit
-    version = load_version(path, running.fusion, parties)
-    old, new = running.router, version.router
+    deployment = load_deployment(path, running.fusion, parties)
+    old, new = running.router, deployment.router
     wrong: list[str] = []
     if new.n_classes_ != old.n_classes_ or _names(new.classes) != _names(old.classes):
         has, needed = (_names(router.classes) or router.n_classes_ for router in (new, old))
         wrong.append(f"its classes are {has}, those in use {needed}")
-    if version.columns != running.columns:
-        wrong.append(f"it reads {version.columns} values a party and sample, {running.columns} are sent")
-    if version.codec != running.codec:
-        wrong.append(f"its codec is {version.codec!r}, the one in use {running.codec!r}")
-    others = [name for name in parties if version.model(name) != running.model(name)]
+    if deployment.columns != running.columns:
+        wrong.append(f"it reads {deployment.columns} values a party and sample, {running.columns} are sent")
+    if deployment.codec != running.codec:
+        wrong.append(f"its codec is {deployment.codec!r}, the one in use {running.codec!r}")
+    others = [name for name in parties if deployment.model(name) != running.model(name)]
     if others:
         wrong.append(f"it was calibrated with other models of {', '.join(others)}: switch to it by /admin/router")
     if wrong:
         raise HandshakeError(f"{path} does not fit beside the router in use: " + "; ".join(wrong))
-    return version
+    return deployment
 
 
 def _names(classes: Any) -> list[str] | None:
     return None if classes is None else [str(c) for c in classes.tolist()]
 
 
-def placed_at(shadow: Version, running: Version) -> Version:
+def placed_at(shadow: Deployment, running: Deployment) -> Deployment:
     """The shadow at the operating point at which a swap would begin."""
     point = running.point
     return shadow.at_budget(point.budget) if point.kind == "budget" and point.budget is not None else shadow
 
 
-def score_beside(shadow: Version, seen: Sequence[Outcome], counts: Counts) -> None:
+def score_beside(shadow: Deployment, seen: Sequence[Outcome], counts: ShadowCounts) -> None:
     """Have the shadow score what was answered, and count where both agree."""
     taken: list[tuple[Any, Any, Any]] = []
     for outcome in seen:
@@ -82,7 +82,7 @@ def score_beside(shadow: Version, seen: Sequence[Outcome], counts: Counts) -> No
         escalated = int((outcome.strong[rows] >= 0).sum())
         counts.escalated += escalated
         counts.kept += len(rows) - escalated
-        wanted = outcome.wanted if outcome.controlled is None else outcome.wanted & ~outcome.controlled.explored
+        wanted = outcome.wanted if outcome.explored is None else outcome.wanted & ~outcome.explored
         taken.append((outcome.local[:, rows], wanted[rows], outcome.weak[rows]))
     local = np.concatenate([t[0] for t in taken], axis=1)
     if not local.shape[1]:
@@ -97,7 +97,7 @@ def score_beside(shadow: Version, seen: Sequence[Outcome], counts: Counts) -> No
     counts.same_weak += int((shadow.encode(decision.weak_prediction) == weak).sum())
 
 
-def logged_decisions(running: Version, rows: Sequence[sqlite3.Row], counts: Counts) -> LoggedDecisions:
+def logged_decisions(running: Deployment, rows: Sequence[sqlite3.Row], counts: ShadowCounts) -> LoggedDecisions:
     """Labelled answers as a comparison takes them; of those without a label, their number is enough."""
     router = running.router
     names = Labels(router.n_classes_, router.classes)

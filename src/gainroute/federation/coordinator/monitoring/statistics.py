@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gainroute.federation.coordinator.outcome import ROUND1, ROUND2, UNKNOWN, Outcome, is_degraded
+from gainroute.federation.coordinator.outcome import UNKNOWN, Outcome, degraded_reasons
 
-__all__ = ["Live", "Ring"]
+__all__ = ["LiveStatistics", "RingBuffer"]
 
 
-class Ring:
+class RingBuffer:
     """The last `size` numbers."""
 
     def __init__(self, size: int, dtype: Any = np.float64) -> None:
@@ -48,7 +48,7 @@ class Ring:
         return self._values[np.arange(self._at - n, self._at) % len(self._values)]
 
 
-class Live:
+class LiveStatistics:
     """What the service has done since it started, and how the last part of it went."""
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class Live:
         self.reasons: Counter[str] = Counter()
         self.bytes = {1: 0, 2: 0}
         self.bytes_always = 0.0
-        self._wanted = Ring(10_000, np.bool_)
-        self._latency = {name: Ring(4096) for name in ("round1", "round2", "request")}
+        self._wanted = RingBuffer(10_000, np.bool_)
+        self._latency = {name: RingBuffer(4096) for name in ("round1", "round2", "request")}
 
     def answered(self, outcome: Outcome, sample_bytes: int | None) -> None:
         """Note the answers to a request.
@@ -71,15 +71,13 @@ class Live:
             Payload of one sample in Round 2, had it been escalated; None while a party has not told its dimension.
         """
         n = len(outcome)
-        odd = Counter(outcome.route)
-        unknown = odd.pop(UNKNOWN, 0)
-        odd.pop(ROUND1, None)
-        odd.pop(ROUND2, None)
-        for route, count in odd.items():
-            if is_degraded(route):
-                self.degraded += count
-                for reason in {part.partition(":")[0] for part in route.partition(":")[2].split("+")}:
-                    self.reasons[reason] += count
+        unknown = 0
+        for route, count in Counter(outcome.route).items():
+            reasons = degraded_reasons(route)
+            unknown += count if route == UNKNOWN else 0
+            self.degraded += count if reasons else 0
+            for reason in reasons:
+                self.reasons[reason] += count
         self.samples += n
         self.unknown += unknown
         self.escalated += int(outcome.wanted.sum())

@@ -1,4 +1,4 @@
-"""Where the strong answer comes from: a trained run, a function of one's own, or posteriors computed beforehand."""
+"""The source of strong answers: the fusion of a trained run, a user's function, or precomputed posteriors."""
 
 from __future__ import annotations
 
@@ -21,64 +21,65 @@ from gainroute.routing.inputs import as_posteriors
 from gainroute.routing.two_round import Fuse
 from gainroute.routing.types import ArrayLike
 
-__all__ = ["Fusion", "from_function", "from_posteriors", "load_fusion_source"]
+__all__ = ["StrongSource", "from_function", "from_posteriors", "load_strong_source"]
 
 Lookup = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, eq=False)
-class Fusion:
+class StrongSource:
     """What answers in Round 2.
 
     Attributes
     ----------
     fuse
-        Embeddings → strong posteriors or predictions; None where answers were computed beforehand.
-    lookup
-        Ids → (E, K) posteriors, rows of NaN where there is none; None where embeddings are fused.
+        Embeddings → strong posteriors or predictions.
     source
-        For messages.
+        Names it in messages.
     hash
-        Of what its answers depend on, if known; compared with the router's provenance under the holder "server".
+        Hash of everything its answers depend on, if known; compared with the router's provenance under "server".
     party_names
         The order of the parties it was trained with, if known.
+    lookup
+        Ids → (E, K) precomputed posteriors, rows of NaN where there is none; they take the place of embeddings.
     """
 
-    fuse: Fuse | None
-    lookup: Lookup | None
+    fuse: Fuse
     source: str
     hash: str | None = None
     party_names: tuple[str, ...] | None = None
+    lookup: Lookup | None = None
 
     @property
     def wants_embeddings(self) -> bool:
-        """Whether the parties are asked for embeddings at all."""
-        return self.fuse is not None
+        """Whether parties are asked for embeddings at all."""
+        return self.lookup is None
 
 
-def from_function(fuse: Fuse, source: str = "a function") -> Fusion:
-    """Wrap a fusion; if it has an attribute `hash`, that is its identity."""
+def from_function(fuse: Fuse, source: str = "a function") -> StrongSource:
+    """Wrap a fusion; its attribute `hash`, if there is one, identifies it."""
     identity = getattr(fuse, "hash", None)
-    return Fusion(fuse, None, source, identity if isinstance(identity, str) else None)
+    return StrongSource(fuse, source, identity if isinstance(identity, str) else None)
 
 
-def from_posteriors(ids: Sequence[Any], posteriors: ArrayLike, source: str, identity: str | None = None) -> Fusion:
-    """Answer from strong posteriors (N, K) by id; ids are compared as text."""
+def from_posteriors(
+    ids: Sequence[Any], posteriors: ArrayLike, source: str, identity: str | None = None
+) -> StrongSource:
+    """Answer from precomputed strong posteriors (N, K) by id; ids are compared as text."""
     table = np.asarray(as_posteriors(posteriors, name=f"{source}: strong_posterior"), dtype=np.float32)
     rows = rows_by_id([str(value) for value in ids], source)
     if len(ids) != len(table):
         raise DataError(f"{source} has {len(ids)} ids for {len(table)} posteriors; one id per row is needed")
-    blank = np.full((1, table.shape[1]), np.nan, np.float32)
-    padded = np.concatenate([table, blank])
+    padded = np.concatenate([table, np.full((1, table.shape[1]), np.nan, np.float32)])
 
     def lookup(asked: Sequence[str]) -> npt.NDArray[np.float32]:
         return padded[[rows.get(value, -1) for value in asked]]
 
-    return Fusion(None, lookup, source, identity)
+    return StrongSource(lambda found: found[0], source, identity, lookup=lookup)
 
 
-def load_fusion_source(settings: FusionSettings) -> Fusion:
-    """Build what a configuration names."""
+def load_strong_source(settings: FusionSettings) -> StrongSource:
+    """Load what the settings name."""
     if settings.run is not None:
         return _from_run(settings.run)
     if settings.factory is not None:
@@ -92,7 +93,7 @@ def load_fusion_source(settings: FusionSettings) -> Fusion:
     return from_posteriors(table.objects(ids), posteriors, table.source, hash_contents(settings.strong))
 
 
-def _from_run(folder: Path) -> Fusion:
+def _from_run(folder: Path) -> StrongSource:
     server = ServerFolder(folder)
     identity = server.model_hash()
     try:
@@ -101,7 +102,7 @@ def _from_run(folder: Path) -> Fusion:
         raise MissingExtraError("the fusion of a trained run", "torch") from error
     run = RunFolder(folder.parent)
     names = run.party_names if run.exists() else None
-    return Fusion(load_fusion(folder), None, str(folder), identity, names)
+    return StrongSource(load_fusion(folder), str(folder), identity, names)
 
 
 def _made_by(factory: str) -> Fuse:

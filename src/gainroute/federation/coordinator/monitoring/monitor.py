@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
-from gainroute.federation.coordinator.deployment import Version
+from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import CoordinatorError
-from gainroute.federation.coordinator.monitoring.drift import Alarm, DriftWatch
-from gainroute.federation.coordinator.monitoring.shadow import ShadowWatch
+from gainroute.federation.coordinator.monitoring.drift import DriftAlarm, LiveDrift
+from gainroute.federation.coordinator.monitoring.shadow import LiveShadow
 from gainroute.federation.coordinator.operator import Operator
 from gainroute.federation.coordinator.outcome import Outcome
-from gainroute.federation.coordinator.parties import Parties
+from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.settings import DriftSettings
 from gainroute.routing.types import BoolArray, FloatArray
 
-__all__ = ["Watcher"]
+__all__ = ["Monitor"]
 
 log = logging.getLogger("gainroute.coordinator")
 
@@ -30,7 +30,7 @@ MOST_SCORES = 50_000
 MOST_SHADOWED = 4096
 
 
-class Watcher:
+class Monitor:
     """Gathers answers as they are given, and has them looked at every second.
 
     Parameters
@@ -41,9 +41,11 @@ class Watcher:
         Of the coordinator.
     """
 
-    def __init__(self, settings: DriftSettings, decisions: DecisionLog, operator: Operator, parties: Parties) -> None:
-        self.drift = DriftWatch(settings, decisions, operator)
-        self.shadow = ShadowWatch(decisions, operator, parties)
+    def __init__(
+        self, settings: DriftSettings, decisions: DecisionLog, operator: Operator, parties: PartyLinks
+    ) -> None:
+        self.drift = LiveDrift(settings, decisions, operator)
+        self.shadow = LiveShadow(decisions, operator, parties)
         self._seconds, self._operator = settings.seconds, operator
         self._scores: list[tuple[str, FloatArray, BoolArray]] = []
         self._outcomes: list[Outcome] = []
@@ -56,7 +58,7 @@ class Watcher:
     async def start(self) -> None:
         """Go on where the last one stopped: an alarm that stood stands, and protects, before the first request."""
         try:
-            await self.shadow.resume(self._operator.engine.version)
+            await self.shadow.resume(self._operator.deployment)
         except CoordinatorError as error:  # a full disk, say: whether to answer all the same is for the log's settings
             log.warning("the shadow could not be brought back: %s", error)
         await self.follow()
@@ -82,7 +84,7 @@ class Watcher:
         n = len(outcome.ids)
         self._waiting += n
         if self._waiting <= MOST_SCORES:  # not the outcome itself: its posteriors would have to be kept
-            self._scores.append((outcome.version.hash, outcome.score, outcome.wanted))
+            self._scores.append((outcome.deployment.hash, outcome.score, outcome.wanted))
         if self.shadow.shadow is not None and self._shadowed + n <= MOST_SHADOWED:
             self._shadowed += n
             self._outcomes.append(outcome)
@@ -96,14 +98,14 @@ class Watcher:
     async def look(self) -> None:
         """Look at everything that came in since the last time."""
         async with self._lock:
-            version = self._operator.engine.version
+            deployment = self._operator.deployment
             scores, outcomes = self._scores, self._outcomes
             self._scores, self._outcomes, self._waiting, self._shadowed = [], [], 0, 0
-            own = [(score, wanted) for identity, score, wanted in scores if identity == version.hash]
+            own = [(score, wanted) for identity, score, wanted in scores if identity == deployment.hash]
             score = np.concatenate([np.zeros(0), *(s for s, _ in own)])
             wanted = np.concatenate([np.zeros(0, dtype=bool), *(w for _, w in own)])
-            await self.drift.look(version, score, wanted)
-            await self.shadow.look(version, outcomes)
+            await self.drift.look(deployment, score, wanted)
+            await self.shadow.look(deployment, outcomes)
 
     async def follow(self) -> None:
         """Look now, because another router may be in use; what goes wrong is said, and tried again."""
@@ -114,7 +116,7 @@ class Watcher:
         except Exception:
             log.exception("watching the answers failed; it goes on")
 
-    async def reset(self, who: str, request_id: str) -> dict[str, Alarm]:
+    async def reset(self, who: str, request_id: str) -> dict[str, DriftAlarm]:
         """Reset the drift monitor."""
         async with self._lock:
             return await self.drift.reset(who, request_id)
@@ -129,7 +131,7 @@ class Watcher:
         async with self._lock:
             await self.shadow.drop(who, request_id)
 
-    async def swap_shadow(self, who: str, request_id: str) -> Version:
+    async def swap_shadow(self, who: str, request_id: str) -> Deployment:
         """Have it answer."""
         async with self._lock:
             return await self.shadow.swap(who, request_id)
