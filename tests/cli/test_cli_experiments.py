@@ -222,7 +222,7 @@ def test_what_cannot_be_reproduced_is_refused(tmp_path: Path) -> None:
     assert "--data-dir" in refused("reproduce", "modelnet40", *folders)
     assert "gainroute data modelnet40" in refused("reproduce", "modelnet40", "--data-dir", tmp_path, *folders)
     assert "--download" in refused("reproduce", "cifar10", "--data-dir", tmp_path, *folders)
-    assert "is for CIFAR" in refused("reproduce", "digits", "--download", *folders)
+    assert "digits has no download" in refused("reproduce", "digits", "--download", *folders)
     assert "name it with --data-dir" in refused("reproduce", "cifar100", "--download", *folders)
     config = tmp_path / "odd.toml"
     config.write_text(TINY.format(name="odd", epochs=1).replace("width = 2", "widht = 2"), encoding="utf-8")

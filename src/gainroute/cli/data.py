@@ -9,26 +9,9 @@ import typer
 
 from gainroute.cli._options import Json
 from gainroute.cli._output import guarded, print_json
-from gainroute.errors import DataError, SettingError
+from gainroute.errors import SettingError
 
-__all__ = ["cifar10", "cifar100", "fetch_cifar", "modelnet40", "register"]
-
-
-def fetch_cifar(source: str, data_dir: Path | None) -> None:
-    """Fetch the archive of a CIFAR data set into a folder, unless it is there."""
-    if source not in ("cifar10", "cifar100"):
-        remedy = {
-            "digits": "the digits come with scikit-learn: leave --download out",
-            "modelnet40": "fetch the official meshes and run `gainroute data modelnet40 TREE --out FOLDER`",
-        }
-        raise SettingError(f"--download is for CIFAR, not for {source}; {remedy[source]}")
-    if data_dir is None:
-        raise DataError(f"{source} is fetched into a folder; name it with --data-dir")
-    from gainroute.training.data.cifar import download
-    from gainroute.training.data.cifar_layout import LAYOUTS
-
-    if not (data_dir / LAYOUTS[source].binary.folder).is_dir():
-        download(source, data_dir)
+__all__ = ["cifar10", "cifar100", "modelnet40", "register"]
 
 
 @guarded
@@ -63,7 +46,6 @@ def modelnet40(
         raise SettingError(f"--image-size {image_size}, --workers {workers}: both must be 1 or more")
     count = points_needed(image_size)
     path = out / "modelnet40" / "points.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
     with telling() as told:
         build_points(tree, path, count=count, seed=seed, workers=workers, progress=told)
     if json:
@@ -73,11 +55,11 @@ def modelnet40(
 
 
 def _cifar(source: str, data_dir: Path, download: bool, json: bool) -> None:
-    from gainroute.training.data.cifar import load_cifar
+    from gainroute.training.data.registry import download_dataset, load_dataset
 
     if download:
-        fetch_cifar(source, data_dir)
-    data = load_cifar(source, data_dir)
+        download_dataset(source, data_dir)
+    data = load_dataset(source, data_dir)
     counts = {"train": len(data.train), "test": len(data.test), "classes": data.classes}
     if json:
         print_json({"dataset": source, "folder": str(data_dir), **counts})

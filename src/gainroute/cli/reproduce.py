@@ -10,7 +10,6 @@ import typer
 from gainroute.cli._extras import needing
 from gainroute.cli._options import CacheDir, DataDir, Device, Json, ManyCommand, RecordsDir, ReportDir
 from gainroute.cli._output import guarded, notes, print_json
-from gainroute.cli.data import fetch_cifar
 from gainroute.cli.report import CACHE, RECORDS, RESULTS, comparison_pages_or_note, print_overview
 
 __all__ = ["register", "reproduce"]
@@ -62,13 +61,14 @@ def reproduce(
         from gainroute.experiments.records import load_record
         from gainroute.experiments.report import build_report
         from gainroute.experiments.runner import check_records, run, summary
+        from gainroute.training.data.registry import download_dataset
 
         config = load_config(experiment)
         extra = comparison_pages_or_note()
         chosen = seeds if seeds is not None else list(range(SEEDS.get(config.name, 1)))
         check_records(config, chosen, records_dir)
         if download:
-            fetch_cifar(config.data.source, data_dir)
+            download_dataset(config.data.source, data_dir)
         found = {}
         for seed in chosen:
             told.say(f"{config.name}, seed {seed}")

@@ -125,7 +125,7 @@ def test_a_tree_of_meshes_becomes_views_and_a_finished_cloud_is_not_sampled_agai
     (tree / "chair" / "train" / "chair_0001.off").write_text("now broken")
     build_points(tree, out, count=64, workers=1)
     assert np.array_equal(read_points(out)["points_train"], first["points_train"])
-    dataset = load_modelnet40(tmp_path / "data", DataSettings(source="modelnet40", image_size=16))
+    dataset = load_modelnet40(DataSettings(source="modelnet40", image_size=16), tmp_path / "data")
     assert dataset.party_names == ("top", "diagonal")
     assert [view.shape for view in dataset.train.views] == [(4, 1, 16, 16)] * 2
     assert dataset.test.ids.tolist() == ["bed_0003", "chair_0003"]

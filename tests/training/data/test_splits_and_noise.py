@@ -51,7 +51,7 @@ def test_digits_keep_their_test_part_and_show_each_party_its_quadrant() -> None:
 
 
 def test_an_unknown_source_and_a_missing_folder_are_named() -> None:
-    with pytest.raises(SettingError, match="'mnist' is unknown: one of digits"):
+    with pytest.raises(SettingError, match="is 'mnist'; allowed are 'digits', 'modelnet40', 'cifar10'"):
         load_dataset("mnist")
     with pytest.raises(DataError, match="--data-dir"):
         load_dataset("cifar10")

@@ -1,18 +1,19 @@
-"""Data: digits (embedded), ModelNet40 views, CIFAR quadrants, anybody's own views; splits and noise. No torch."""
+"""Data sets: digits (embedded), ModelNet40 views, CIFAR quadrants, and registered ones; splits and noise. No torch."""
 
-from gainroute._util.progress import NoProgress, Progress, RichProgress
-from gainroute.training.data.dataset import Augment, Dataset, Part
-from gainroute.training.data.registry import load_dataset
+from gainroute.training.data.dataset import Augment, Dataset, DatasetLoader, Part
+from gainroute.training.data.registry import datasets, download_dataset, load_dataset
 from gainroute.training.data.settings import AugmentSettings, DataSettings
+from gainroute.training.data.splits import stratified_split
 
 __all__ = [
     "Augment",
     "AugmentSettings",
     "DataSettings",
     "Dataset",
-    "NoProgress",
+    "DatasetLoader",
     "Part",
-    "Progress",
-    "RichProgress",
+    "datasets",
+    "download_dataset",
     "load_dataset",
+    "stratified_split",
 ]

@@ -7,6 +7,7 @@ import io
 import tarfile
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from gainroute.routing.types import IntArray
 from gainroute.training.data.augment import FlipShift
 from gainroute.training.data.cifar_layout import LAYOUTS, CifarFiles, CifarLayout
 from gainroute.training.data.cifar_pickle import load_arrays
-from gainroute.training.data.dataset import Dataset, Part
+from gainroute.training.data.dataset import Dataset, Part, required_folder
 from gainroute.training.data.digits import QUADRANTS, quadrants
-from gainroute.training.data.settings import AugmentSettings
+from gainroute.training.data.settings import AugmentSettings, DataSettings
 
-__all__ = ["download", "load_cifar", "read_binary", "read_python"]
+__all__ = ["Cifar", "cifar10", "cifar100", "download", "load_cifar", "read_binary", "read_python"]
 
 _PIXELS = 3 * 32 * 32
 _CHUNK = 1 << 20
@@ -158,3 +159,22 @@ def download(name: str, data_dir: Path, layout: CifarLayout | None = None, timeo
                 raise DataError(f"{version.archive} lacks {file}: try again")
             write_bytes(folder / file, member.read())
     return folder
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """Loads CIFAR-10 or CIFAR-100, and downloads it."""
+
+    name: str
+
+    def __call__(self, settings: DataSettings, data_dir: Path | None, /) -> Dataset:
+        """Load the quadrants."""
+        return load_cifar(self.name, required_folder(self.name, data_dir), settings.augment)
+
+    def download(self, data_dir: Path) -> None:
+        """Download the official archive, unless its folder is there."""
+        if not (data_dir / LAYOUTS[self.name].binary.folder).is_dir():
+            download(self.name, data_dir)
+
+
+cifar10, cifar100 = Cifar("cifar10"), Cifar("cifar100")

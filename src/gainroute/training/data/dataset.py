@@ -1,8 +1,9 @@
-"""What every source of data gives: two parts, a view a party, and who they are."""
+"""What every data set provides: two parts with one view per party, and the names of parties and classes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,19 +11,19 @@ import numpy.typing as npt
 
 from gainroute.errors import DataError
 from gainroute.routing.types import IntArray, LabelArray
+from gainroute.training.data.settings import DataSettings
 
-__all__ = ["Augment", "Dataset", "Part"]
+__all__ = ["Augment", "Dataset", "DatasetLoader", "Part", "required_folder"]
 
 
 class Augment(Protocol):
     """Altered training views, in the units of the clean ones.
 
-    Parties that are handed generators of the same seed alter the same sample in the same way, without
-    a message between them.
+    Parties with generators of the same seed alter the same sample in the same way, without exchanging a message.
     """
 
     def __call__(self, party: int, rows: IntArray, rng: np.random.Generator, /) -> npt.NDArray[np.float32]:
-        """The views of `rows` of the training part as `party` sees them this time."""
+        """The views of `rows` of the training part for `party`, altered."""
         ...
 
 
@@ -37,7 +38,7 @@ class Part:
     labels
         (N,) classes as 0 … K − 1.
     views
-        One array a party, (N, …): images (N, C, H, W) or feature vectors (N, d).
+        One array per party, (N, …): images (N, C, H, W) or feature vectors (N, d).
     """
 
     ids: LabelArray
@@ -67,18 +68,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A source of data with its official split.
+    """A data set with its official split.
 
     Attributes
     ----------
     name
-        What the records call it.
+        Of the data set.
     train, test
         The two official parts; calibration is taken from `train`.
     class_names, party_names
         In the order of labels and of views.
     augment
-        How training views are altered anew each epoch; None where nothing is.
+        Alters the training views, differently in each epoch; None for no augmentation.
     """
 
     name: str
@@ -92,3 +93,18 @@ class Dataset:
     def classes(self) -> int:
         """The number of classes, K."""
         return len(self.class_names)
+
+
+class DatasetLoader(Protocol):
+    """Loads a data set. If it can also be downloaded, the loader has a method `download(data_dir)`."""
+
+    def __call__(self, settings: DataSettings, data_dir: Path | None, /) -> Dataset:
+        """Load the data set from `data_dir`, None if no folder was given."""
+        ...
+
+
+def required_folder(source: str, data_dir: Path | None) -> Path:
+    """Return the folder, or raise DataError if none was given."""
+    if data_dir is None:
+        raise DataError(f"{source} is read from files: name their folder with --data-dir (data_dir=...)")
+    return data_dir

@@ -1,7 +1,8 @@
-"""The digits inside scikit-learn: 1,797 images of 8 × 8 pixels, a quadrant a party; nothing to download."""
+"""The digits inside scikit-learn: 1,797 images of 8 × 8 pixels, one quadrant per party; nothing to download."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ import numpy.typing as npt
 from gainroute.errors import MissingExtraError
 from gainroute.training.data.augment import FlipShift
 from gainroute.training.data.dataset import Dataset, Part
+from gainroute.training.data.settings import DataSettings
 from gainroute.training.data.splits import stratified_split
 
 __all__ = ["QUADRANTS", "load_digits", "quadrants"]
 
 QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
 
-# The digits have no official test part: this one is fixed, whatever the seed of a run.
+# The digits have no official test part: this one is fixed, independent of the seed of a run.
 _TEST_SHARE, _TEST_SEED = 0.3, 20240
 
 
@@ -30,13 +32,13 @@ def quadrants(images: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], ...]:
     )
 
 
-def load_digits(shift: int = 0) -> Dataset:
+def load_digits(settings: DataSettings, _data_dir: Path | None = None) -> Dataset:
     """Load the digits: four parties, ten classes, a fixed stratified 30 % as test part.
 
     Parameters
     ----------
-    shift
-        By how many pixels augmentation moves a quadrant; digits are never mirrored.
+    settings
+        The shift of the augmentation; digits are never mirrored.
     """
     try:
         from sklearn.datasets import load_digits as embedded
@@ -48,5 +50,6 @@ def load_digits(shift: int = 0) -> Dataset:
     first, second = stratified_split(labels, _TEST_SHARE, _TEST_SEED)
     whole = Part(np.arange(len(labels)), labels, quadrants(images))
     train = whole.take(first)
+    shift = settings.augment.shift
     augment = FlipShift(train.views, flip=False, shift=shift) if shift else None
     return Dataset("digits", train, whole.take(second), tuple("0123456789"), QUADRANTS, augment)

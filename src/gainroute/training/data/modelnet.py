@@ -2,7 +2,7 @@
 
 The file (``modelnet40/points.npz`` under the data folder) holds ``points_train`` and ``points_test`` float32
 (N, P, 3) with z up, ``y_train`` and ``y_test``, ``names_train`` and ``names_test``, and ``classes``; it comes
-from the official OFF meshes through `gainroute.data.meshes.build_points`, or from any other source of the
+from the official OFF meshes through `gainroute.training.data.meshes.build_points`, or from any other source of the
 official 9,843 and 2,468 models.
 """
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gainroute.errors import DataError
 from gainroute.io.tables import read_table
-from gainroute.training.data.dataset import Dataset, Part
+from gainroute.training.data.dataset import Dataset, Part, required_folder
 from gainroute.training.data.render import CAMERAS, Resplat, centred, render
 from gainroute.training.data.settings import DataSettings
 
@@ -50,17 +50,17 @@ def read_points(path: Path) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
-def load_modelnet40(data_dir: Path, settings: DataSettings) -> Dataset:
+def load_modelnet40(settings: DataSettings, data_dir: Path | None) -> Dataset:
     """Render both views of every object.
 
     Parameters
     ----------
-    data_dir
-        The folder that holds ``modelnet40/points.npz``.
     settings
         Image size, splat and augmentation.
+    data_dir
+        The folder that holds ``modelnet40/points.npz``.
     """
-    arrays = read_points(data_dir / "modelnet40" / "points.npz")
+    arrays = read_points(required_folder("modelnet40", data_dir) / "modelnet40" / "points.npz")
     cameras = tuple(CAMERAS.values())
 
     def part(name: str) -> tuple[Part, npt.NDArray[np.float32]]:

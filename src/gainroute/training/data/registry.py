@@ -1,26 +1,42 @@
-"""One door to every data source that a config can name."""
+"""Data sets by the name that a config gives them.
+
+A data set of your own is one more entry: `@datasets.register("name")` in this process, or an entry point in the group
+"gainroute.datasets". `source = "name"` under [data] selects it; see examples/09_data_set_of_your_own.py.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from gainroute.errors import DataError, SettingError
-from gainroute.training.data.dataset import Dataset
-from gainroute.training.data.settings import SOURCES, DataSettings
+from gainroute._util.registry import Registry
+from gainroute.errors import SettingError
+from gainroute.training.data.dataset import Dataset, DatasetLoader
+from gainroute.training.data.settings import DataSettings
 
-__all__ = ["load_dataset"]
+__all__ = ["datasets", "download_dataset", "load_dataset"]
+
+datasets: Registry[DatasetLoader] = Registry(
+    "gainroute.datasets",
+    "data set",
+    {
+        "digits": "gainroute.training.data.digits:load_digits",
+        "modelnet40": "gainroute.training.data.modelnet:load_modelnet40",
+        "cifar10": "gainroute.training.data.cifar:cifar10",
+        "cifar100": "gainroute.training.data.cifar:cifar100",
+    },
+)
 
 
 def load_dataset(settings: DataSettings | str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
-    """Load a data source with its official split.
+    """Load a data set with its official split.
 
     Parameters
     ----------
     settings
-        The settings, or the name of a source for the default ones.
+        The settings, or the name of a data set for the default ones.
     data_dir
-        The folder that holds the files of all sources; the digits need none.
+        The folder that holds the files of all data sets; the digits need none.
 
     Examples
     --------
@@ -30,18 +46,14 @@ def load_dataset(settings: DataSettings | str, data_dir: str | os.PathLike[str] 
     """
     if isinstance(settings, str):
         settings = DataSettings(source=settings)
-    if settings.source not in SOURCES:
-        raise SettingError(f"data source {settings.source!r} is unknown: one of {', '.join(SOURCES)}")
-    if settings.source == "digits":
-        from gainroute.training.data.digits import load_digits
+    return datasets.get(settings.source)(settings, None if data_dir is None else Path(data_dir))
 
-        return load_digits(settings.augment.shift)
+
+def download_dataset(source: str, data_dir: str | os.PathLike[str] | None) -> None:
+    """Download the files of a data set into a folder, unless they are there."""
+    download = getattr(datasets.get(source), "download", None)
+    if download is None:
+        raise SettingError(f"{source} has no download; leave --download out")
     if data_dir is None:
-        raise DataError(f"{settings.source} is read from files: name their folder with --data-dir (data_dir=...)")
-    if settings.source == "modelnet40":
-        from gainroute.training.data.modelnet import load_modelnet40
-
-        return load_modelnet40(Path(data_dir), settings)
-    from gainroute.training.data.cifar import load_cifar
-
-    return load_cifar(settings.source, Path(data_dir), settings.augment)
+        raise SettingError(f"{source} is downloaded into a folder; name it with --data-dir")
+    download(Path(data_dir))

@@ -1,32 +1,30 @@
-"""What can be set about data."""
+"""Settings of data sets and augmentation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["SOURCES", "AugmentSettings", "DataSettings"]
-
-SOURCES = ("digits", "modelnet40", "cifar10", "cifar100")
+__all__ = ["AugmentSettings", "DataSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentSettings:
-    """How training views are altered anew each epoch.
+    """How training views are altered, differently in each epoch.
 
     Attributes
     ----------
     flip
-        Mirror images left to right half of the time.
+        Mirror images left to right with probability 1/2.
     shift
-        Move images by up to so many pixels.
+        Move images by up to this many pixels.
     turn
-        ModelNet40: turn the object about the vertical by up to so many radians before it is rendered.
+        ModelNet40: rotate the object about the vertical axis by up to this many radians before it is rendered.
     scale
-        ModelNet40: scale it by a factor between these two.
+        ModelNet40: scale the object by a factor between these two.
     stretch
-        ModelNet40: and each axis by up to this share.
+        ModelNet40: scale each axis by up to this share in addition.
     drop
-        ModelNet40: leave out up to this share of its points.
+        ModelNet40: drop up to this share of its points.
     """
 
     flip: bool = False
@@ -39,18 +37,18 @@ class AugmentSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """Where views come from and how much of the training part calibrates.
+    """Which data set, and how much of its training part is held out for calibration.
 
     Attributes
     ----------
     source
-        One of `SOURCES`.
+        The name of a data set: one of `gainroute.training.data.registry.datasets`.
     calibration
         The share of the official training part that is held out for calibration.
     image_size
-        ModelNet40: pixels a side of the rendered views.
+        ModelNet40: width and height of the rendered views in pixels.
     splat
-        ModelNet40: pixels a side that a point covers.
+        ModelNet40: width and height of a point in pixels.
     augment
         How training views are altered.
     """
