@@ -21,9 +21,9 @@ Both routers stand on the same trained models. *Total* is `ExpectedGainRouter()`
 *routing only* takes its score alone and leaves both routes the paper's answers. Differences are accuracy at matched
 rates, ours minus `ExpectedGainRouter.paper()`, in points, with 95 % intervals: bootstrap over test ids, drawn jointly
 for all seeds and both routers. They do not cover what another training run would change; for that, look along the
-seeds. How the default was chosen, from calibration data alone and before any of this was computed, is in
-[0003](../decisions/0003-a-better-default.md). The aim is {100 * AIM:+g} points at 20 % and a third more of the oracle's
-gain."""
+seeds. How the default was chosen, on calibration data and before any of this was computed (first trials with noise were
+known), is in [0003](../decisions/0003-a-better-default.md). The aim is {100 * AIM:+g} points at 20 % and a third
+more of the oracle's gain."""
 
 ORACLE_NOTE = (
     "Area above the chord between the paper's endpoints, divided by the oracle's area on the paper's routes; a better "

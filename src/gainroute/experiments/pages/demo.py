@@ -52,9 +52,9 @@ def demo_page(results: Mapping[str, Any], record: Record, pictures: Pictures) ->
             "What happens here",
             html.paragraph(
                 f"Each of {results['test_samples']} handwritten digits is cut into four quadrants, and each quadrant "
-                "belongs to another party, which shows it to nobody. In Round 1 every party sends ten probabilities; "
-                "their mean gives a cheap answer, the weak route. In Round 2 every party sends an embedding as well, "
-                "and a model that sees all of them answers: the strong route. It is better, and costs more bytes."
+                "belongs to one party, which does not share it. In Round 1 every party sends ten probabilities; "
+                "pooled, they give the weak answer. In Round 2 every party sends an embedding as well, "
+                "and a model that sees all of them gives the strong answer. It is better, and costs more bytes."
             ),
             html.paragraph(
                 "The router decides after Round 1, sample by sample, whether Round 2 is worth it. Its score is the "
