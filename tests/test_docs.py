@@ -91,3 +91,11 @@ def test_every_public_name_is_on_one_page_of_the_reference():
     listed = [name for names in module.topics().values() for name in names]
     assert sorted(listed) == sorted(name for name in gainroute.__all__ if not name.startswith("__"))
     assert "gainroute up" in module.cli_page()
+
+
+def test_the_page_names_the_parts_of_the_dashboard():
+    dashboard = (ROOT / "src/gainroute/federation/coordinator/dashboard/index.html").read_text(encoding="utf-8")
+    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8").split("## The dashboard")[1].split("\n## ")[0]
+    titles = re.findall(r"(?m)^\| ([A-Z][^|]+) \|", page)
+    assert len(titles) >= 14
+    assert [title for title in titles if f">{title}</h2>" not in dashboard] == []
