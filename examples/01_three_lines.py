@@ -22,9 +22,9 @@ decision = router.route(posteriors[:, new])
 answer = router.answer(decision, strong[new][decision.escalate])
 
 truth = labels[new]
-print(f"cheap answers right:     {(decision.weak_prediction == truth).mean():.1%}")
+print(f"weak answers right:      {(decision.weak_prediction == truth).mean():.1%}")
 print(f"strong answers right:    {(strong[new] == truth).mean():.1%}")
 print(f"routed answers right:    {(answer.prediction == truth).mean():.1%}, {decision.escalate.mean():.1%} escalated")
-print("rate to expect:          {:.1%} ({:.1%} – {:.1%})".format(*router.expected_rate_))
+print("expected rate:           {:.1%} ({:.1%} – {:.1%})".format(*router.expected_rate_))
 print("\nwhy the first sample is kept or escalated:")
 print(router.explain(posteriors[:, 1000]))

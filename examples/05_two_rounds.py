@@ -43,4 +43,4 @@ router = gr.ExpectedGainRouter(budget=0.2).fit(
 found = gr.predict_two_round(parties, fuse, router, list(test))
 always = gr.communication_cost(10, [32, 32], 1.0)
 print(f"accuracy {(found.prediction == y[test]).mean():.1%} with {found.escalated.mean():.1%} escalated")
-print(f"{found.bytes.mean():.0f} bytes a sample instead of {always:.0f}")
+print(f"{found.bytes.mean():.0f} bytes per sample instead of {always:.0f}")

@@ -226,8 +226,8 @@ def test_plan_prints_a_table_and_draws_a_picture(folder: Path) -> None:
     for text in (
         "budget",
         "95 % interval",
-        "bytes a sample",
-        "cost a sample",
+        "bytes per sample",
+        "cost per sample",
         "Recall",
         "Knee:",
         "Gain",
@@ -339,7 +339,7 @@ def test_explain_takes_a_score_apart(folder: Path) -> None:
     assert parsed(*args, "--id", "103")["score"] == result["score"]
     text = run(*args, "--row", "3").stdout
     assert "Row 3 (id 103) is" in text
-    assert "(cheap answer)" in text
+    assert "(weak answer)" in text
     assert f"{result['score']:+.4f}" in text
 
 

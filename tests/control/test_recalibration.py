@@ -114,7 +114,7 @@ def test_labels_that_come_more_often_from_one_route_do_no_harm():
 
 
 def test_biased_feedback_that_does_not_say_so_harms_and_that_which_does_is_corrected():
-    """Labels from complaints: nine of ten right cheap answers are never confirmed."""
+    """Labels from complaints: nine of ten right weak answers are never confirmed."""
     data = world(8000, 2, 4, 9)
     chance = np.where(OLD.route(data.local).weak_prediction == data.labels, 0.1, 1.0)
     silent = recalibrate(OLD, logged(data, chance=chance, declared=False))

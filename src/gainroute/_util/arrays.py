@@ -10,8 +10,8 @@ import numpy.typing as npt
 __all__ = ["ArrayLike", "BoolArray", "Float32Array", "FloatArray", "IntArray", "LabelArray"]
 
 ArrayLike = npt.ArrayLike
-FloatArray = npt.NDArray[np.float64]  # what is computed with; posteriors may come in as float16 or float32
-Float32Array = npt.NDArray[np.float32]  # what models give and messages carry
+FloatArray = npt.NDArray[np.float64]  # for computation; posteriors may come in as float16 or float32
+Float32Array = npt.NDArray[np.float32]  # what models return and messages carry
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 LabelArray = npt.NDArray[Any]

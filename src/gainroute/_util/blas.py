@@ -1,4 +1,4 @@
-"""One BLAS thread for small problems: two on a busy machine can be slower by a factor of thirty."""
+"""One BLAS thread for small problems: two on a busy machine can be thirty times slower."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
-import numpy as np  # noqa: F401 (its BLAS has to be loaded before the controller looks for it)
+import numpy as np  # noqa: F401 (its BLAS must be loaded before the controller looks for it)
 from threadpoolctl import ThreadpoolController
 
 __all__ = ["one_thread"]
@@ -18,6 +18,6 @@ def _controller() -> ThreadpoolController:
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Within, numpy's BLAS uses one thread."""
+    """Context manager in which numpy's BLAS uses one thread."""
     limit: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return limit

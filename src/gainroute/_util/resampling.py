@@ -1,4 +1,4 @@
-"""What a score gains at a given escalation rate, for samples of unequal weight, and how sure that is (bootstrap)."""
+"""Gain of a score at a given escalation rate, for weighted samples, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gainroute._util.arrays import FloatArray, IntArray
 __all__ = ["escalated_share", "gain_curve", "gains_at", "interval", "replicates", "resamples"]
 
 REPLICATES = 1000
-BLOCK_VALUES = 2**21  # how many weights are held at once
+BLOCK_VALUES = 2**21  # weights held in memory at once
 
 
 def gain_curve(score: FloatArray, gain: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Weight escalated and gain collected, from none to all, highest score first; both start at 0.
 
-    There is one point a distinct score: within a tie the order is random, and the expectation linear between points.
+    There is one point per distinct score. Within a tie the order is random: the expectation is linear between points.
     """
     order, starts = _ranked(score)
     return (
@@ -33,7 +33,7 @@ def gains_at(score: FloatArray, gain: FloatArray, weights: FloatArray, rates: Fl
     ----------
     score, gain : (N,)
     weights : (R, N)
-        One row a resample.
+        One row per resample.
     rates : (B,)
     """
     order, starts = _ranked(score)
@@ -44,7 +44,7 @@ def gains_at(score: FloatArray, gain: FloatArray, weights: FloatArray, rates: Fl
 
 
 def escalated_share(score: FloatArray, weight: FloatArray, rates: FloatArray) -> FloatArray:
-    """How much of each sample is escalated at each rate, (B, N): 1 above the cut, 0 below, a share in a tie it hits."""
+    """Share of each sample that is escalated at each rate, (B, N): 1 above the cut, 0 below, a fraction in a tie."""
     order, starts = _ranked(score)
     mass = _cumulated(np.add.reduceat(weight[order], starts))
     width = np.diff(mass)
@@ -58,7 +58,7 @@ def escalated_share(score: FloatArray, weight: FloatArray, rates: FloatArray) ->
 
 
 def replicates(samples: int) -> int:
-    """How many resamples to draw: fewer of large sets, whose intervals are steadier and dearer."""
+    """Number of resamples to draw: fewer for large sets, whose intervals vary less and cost more."""
     return int(np.clip(20_000_000 // samples, 200, REPLICATES))
 
 

@@ -1,4 +1,4 @@
-"""From the files a command is given to samples in a router's own labels."""
+"""Read the files of a command into samples with the labels of a router."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def read_data(
     if data is not None:
         if labels is not None or on is not None:
             raise DataError(
-                f"--labels and --on join the files of --posteriors; {data} holds all there is: leave them out, or pass "
+                f"--labels and --on join the files of --posteriors; {data} is complete: leave them out, or pass "
                 "the parties' files with --posteriors"
             )
         return load_outcomes(data, class_names=names)
     if not posteriors:
-        raise DataError("no data were given; pass an .npz or Parquet file, or --posteriors with one file a party")
+        raise DataError("no data were given; pass an .npz or Parquet file, or --posteriors with one file per party")
     return load_outcomes(list(posteriors), labels, on, class_names=names)
 
 
 def for_router(router: Router, outcomes: Outcomes) -> tuple[Outcomes, LabelArray | None]:
-    """Bring labels into the router's, and pick the weak prediction it needs, if any."""
+    """Convert labels to the router's, and return the weak prediction it needs, if any."""
     as_local_posteriors(
         outcomes.local_posteriors,
         parties=router.n_parties_,
@@ -66,7 +66,7 @@ def as_columns(router: Router, values: Any, name: str) -> IntArray:
 
 
 def strong_columns(router: Router, outcomes: Outcomes, decision: Decision) -> IntArray:
-    """Column numbers of the strong route's answers, blended with Round 1 where the router does so."""
+    """Column numbers of the strong answers, blended with Round 1 if the router blends."""
     if router.blends_ and outcomes.strong_posterior is not None:
         blended = router.strong_answers(decision, outcomes.strong_posterior)
         return as_columns(router, blended, "strong_prediction")
@@ -84,6 +84,6 @@ def class_names(router: Router) -> list[str]:
 
 
 def folder_of(path: Path) -> Path:
-    """Make the folder a file is to be written to, and return the file's path."""
+    """Create the folder of a file, and return the file's path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

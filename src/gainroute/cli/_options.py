@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their texts become values."""
+"""Options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ Classes = Annotated[
         "--classes",
         metavar="A,B,...",
         show_default=False,
-        help="Names of the classes in the order of the posteriors' columns, where the file does not hold them.",
+        help="Names of the classes in the order of the posteriors' columns, if the file does not hold them.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
@@ -94,8 +94,8 @@ Utility = Annotated[
         "--utility",
         metavar="FILE",
         show_default=False,
-        help="What each answer is worth: a K × K table (.csv or .npy), rows the true class, columns the answer. "
-        "Without it every right answer is worth 1 and every wrong one 0.",
+        help="Value of each answer: a K × K table (.csv or .npy), rows the true class, columns the answer. By default "
+        "every right answer is worth 1 and every wrong one 0.",
     ),
 ]
 
@@ -153,7 +153,7 @@ class ManyCommand(TyperCommand):
             if arg in self.many:
                 taking = arg
                 if i + 1 == len(args) or args[i + 1].startswith("-"):
-                    spread.append(arg)  # no value follows: the parser says so
+                    spread.append(arg)  # no value follows: the parser reports it
             elif taking is not None and not arg.startswith("-"):
                 spread += [taking, arg]
             else:

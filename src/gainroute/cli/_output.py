@@ -1,4 +1,4 @@
-"""What a command says: results on stdout, notes and errors on stderr, and which exit code it ends with."""
+"""Output of commands: results on stdout, notes and errors on stderr, and exit codes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["budget_text", "console", "guarded", "notes", "percent", "print_json", "table"]
 
 P = ParamSpec("P")
-PIPED_WIDTH = 160  # not a terminal: nobody's window is narrow
+PIPED_WIDTH = 160  # if the output is not a terminal
 
 
 def guarded(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn what a user can mend into one paragraph and exit code 2; anything else is a bug and keeps its traceback."""
+    """Turn user errors into one paragraph and exit code 2; anything else is a bug and keeps its traceback."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
         except BrokenPipeError:
-            raise  # the reader has gone (`| head`): the parser ends quietly
+            raise  # the reader has gone (`| head`): the parser exits quietly
         except (GainrouteError, OSError) as error:
             typer.echo(f"gainroute: {error}", err=True)
             raise typer.Exit(2) from None
@@ -47,7 +47,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
 
 @contextmanager
 def notes() -> Iterator[list[str]]:
-    """Say each GainrouteWarning once, on stderr, and collect them for `--json`."""
+    """Print each GainrouteWarning once, on stderr, and collect them for `--json`."""
     said: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", GainrouteWarning)
@@ -65,7 +65,7 @@ def notes() -> Iterator[list[str]]:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Build a console; what is piped is not squeezed into 80 columns."""
+    """Build a console; piped output is not limited to 80 columns."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -84,15 +84,15 @@ def table(*columns: str) -> Table:
 
 
 def percent(share: float) -> str:
-    """Write a result as a percentage, to a tenth; a dash where it is not known."""
+    """Format a result as a percentage with one decimal; a dash if it is NaN."""
     return "–" if math.isnan(share) else f"{100 * share:.1f} %"
 
 
 def budget_text(share: float) -> str:
-    """Write a budget or rate as short as it can be: 5 %, 12.5 %."""
+    """Format a budget or rate as briefly as possible: 5 %, 12.5 %."""
     return f"{round(100 * share, 1):g} %"
 
 
 def print_json(result: dict[str, Any]) -> None:
-    """Print JSON that every parser reads: what is not a finite number becomes null, or the text "inf"."""
+    """Print standard JSON: a number that is not finite becomes null, or the text "inf"."""
     typer.echo(json.dumps(plain(result), indent=2, ensure_ascii=False, allow_nan=False))

@@ -1,4 +1,4 @@
-"""`gainroute plan`: what each budget buys, as a table and a picture."""
+"""`gainroute plan`: what each budget buys, as a table and a figure."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def plan(
         typer.Option(
             metavar="D,D,...",
             show_default=False,
-            help="Length of each party's embedding, such as 512,512: adds the bytes sent for a sample.",
+            help="Length of each party's embedding, such as 512,512: adds the bytes sent per sample.",
         ),
     ] = None,
     cost_weak: Annotated[
-        float | None, typer.Option(show_default=False, help="Cost of the cheap answer, paid for every sample.")
+        float | None, typer.Option(show_default=False, help="Cost of the weak answer, paid for every sample.")
     ] = None,
     cost_strong: Annotated[
         float | None,
-        typer.Option(show_default=False, help="Cost of the strong answer, paid in addition for an escalated sample."),
+        typer.Option(show_default=False, help="Additional cost of the strong answer, paid for escalated samples."),
     ] = None,
     utility: Utility = None,
     budgets: Annotated[str, typer.Option(metavar="B,B,...", help="The budgets of the table, from 0 to 1.")] = ",".join(
@@ -68,23 +68,23 @@ def plan(
         typer.Option(
             metavar="FILE",
             show_default=False,
-            help="Where to draw the picture (.png, .svg or .pdf). Unless given: <router>-plan.png beside the router, "
-            "if matplotlib is installed; with --json, none.",
+            help="Where to write the figure (.png, .svg or .pdf). By default <router>-plan.png beside the router if "
+            "matplotlib is installed; with --json, none.",
         ),
     ] = None,
-    no_figure: Annotated[bool, typer.Option("--no-figure", help="Draw no picture.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the bootstrap behind the intervals.")] = 0,
+    no_figure: Annotated[bool, typer.Option("--no-figure", help="Draw no figure.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals.")] = 0,
     posteriors: Posteriors = None,
     labels: Labels = None,
     on: On = None,
     classes: Classes = None,
     json: Json = False,
 ) -> None:
-    """Show what each budget buys, on labelled samples the router was not fitted on.
+    """Show what each budget buys, on labelled samples that did not fit the router.
 
     For every budget: the accuracy (or mean utility) with its 95 % interval, the recall of each class, and the cost.
-    Marked are the knee (the smallest budget within 0.5 points of the best), the rate beyond which escalating is
-    expected to lose, and what the router does as it was saved.
+    Marks show the knee (the smallest budget within 0.5 points of the best), the rate beyond which escalation is
+    expected to lose, and the router as it was saved.
     """
     with notes() as said:
         from gainroute.routing.artifacts import load
@@ -125,7 +125,7 @@ Cost = dict[str, Callable[[float], float]]
 
 
 def _predicts_gain(router: Router, own: Any, worth: Any) -> bool:
-    """Whether the score is the gain expected, in the units the plan is drawn in."""
+    """Whether the score is an expected gain in the units of the plan."""
     from gainroute.routing.routers import ExpectedGainRouter, LearnedGainRouter
 
     same = worth is own or (own is not None and np.array_equal(own, worth))
@@ -144,7 +144,7 @@ def _cost(router: Router, dimensions: str | None, weak: float | None, strong: fl
                 "needed"
             )
         k = router.n_classes_ + router.extra_columns
-        communication_cost(k, lengths)  # refuses what is no length, before anything is computed
+        communication_cost(k, lengths)  # refuses bad lengths before anything is computed
         cost["bytes"] = lambda rate: communication_cost(k, lengths, rate)
     if (weak is None) != (strong is None):
         raise SettingError("--cost-weak and --cost-strong go together; give both (0 is allowed)")
@@ -160,7 +160,7 @@ def _default_figure(router: Path, unwanted: bool) -> Path | None:
 
 
 def _draw(made: Plan, asked: Path | None, default: Path | None, source: str) -> tuple[str | None, str]:
-    """Draw, and say where; a picture nobody asked for may fail without failing the command."""
+    """Draw, and return the path, or why not: the default figure may fail without failing the command."""
     from gainroute.evaluation.plan_figure import draw_plan
 
     title = f"What each budget buys on {Path(source).name} ({made.samples:,} samples)"
@@ -187,7 +187,7 @@ def _print(made: Plan, router: Router, names: list[str], cost: Cost, target: flo
         return percent(v) if accuracy else f"{v:.4g}"
 
     few = len(names) <= RECALL_COLUMNS
-    costs = [{"bytes": "bytes a sample", "cost": "cost a sample"}[name] for name in cost]
+    costs = [{"bytes": "bytes per sample", "cost": "cost per sample"}[name] for name in cost]
     main = table("budget", made.measure, "95 % interval", *costs, *([] if few else ["lowest recalls"]), "")
     main.columns[-1].justify = "left"
     for point, marks in rows:
@@ -244,7 +244,7 @@ def _marks(made: Plan, router: Router, value: Callable[[float], str], target: fl
             f"Target: no budget reaches an accuracy of {percent(target)} on these samples."
             if made.target is None
             else f"Target: {budget_text(made.target.rate)} is the smallest budget that reaches an accuracy of "
-            f"{percent(target)}; the interval tells how sure that is."
+            f"{percent(target)}; the interval shows the uncertainty."
         )
     if made.deployed is not None:
         lines.append(

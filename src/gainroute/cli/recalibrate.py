@@ -1,4 +1,4 @@
-"""`gainroute recalibrate`: a router refitted from what it has answered."""
+"""`gainroute recalibrate`: refit a router from its decision log."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ DAY = 86_400.0
 
 @guarded
 def recalibrate(
-    router: Annotated[Path, typer.Argument(metavar="ROUTER", help="The artifact that made the decisions.")],
+    router: Annotated[Path, typer.Argument(metavar="ROUTER", help="The saved router that made the decisions.")],
     log: Annotated[Path, typer.Option("--log", metavar="FILE", help="The coordinator's decision log.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write the new router.")],
     days: Annotated[
         float | None,
         typer.Option(
-            "--days", metavar="N", show_default=False, help="Use only the last N days: those after the drift."
+            "--days",
+            metavar="N",
+            show_default=False,
+            help="Use only the last N days, such as those after a drift.",
         ),
     ] = None,
     min_labels: Annotated[
-        int | None, typer.Option("--min-labels", show_default="200, or ten a class", help="Labels that are needed.")
+        int | None, typer.Option("--min-labels", show_default="200, or ten per class", help="Labels needed at least.")
     ] = None,
     json: Json = False,
 ) -> None:
     """Refit a router's calibrator, reliability and threshold from its decision log and the feedback in it.
 
-    Samples below the threshold must have had a chance of being escalated (explore in the coordinator's settings), or
-    nothing is known of the strong route there. First a router fitted on the older 70 % of the labelled decisions is
-    compared with the old one on the rest, both at the same rate; then one fitted on everything is written.
+    Some samples below the threshold must have been escalated at random (explore in the coordinator's settings);
+    otherwise nothing is known about the strong route there. A router fitted on the older 70 % of the labelled decisions
+    is compared with the old one on the rest, at the same rate; then one fitted on all of them is written.
     """
     with notes() as said:
         result, comparison = _refit(router, log, out, days, min_labels)
@@ -78,7 +81,7 @@ def _refit(path: Path, log: Path, out: Path, days: float | None, min_labels: int
     read = read_decisions(log, old, hash_contents(path), since)
     new = refit(old, read.decisions, min_labels=min_labels)
     comparison: dict[str, Any] | None = None
-    told = "Too few labels to hold some back for a comparison: watch the new router in the shadow before it answers."
+    told = "Too few labels to hold some back for a comparison: run the new router in the shadow before you deploy it."
     labelled = np.flatnonzero(read.labelled)
     first = labelled[round((1 - HELD_OUT) * len(labelled))]
     try:

@@ -1,4 +1,4 @@
-"""`gainroute route` and `gainroute explain`: decisions on new data, and why."""
+"""`gainroute route` and `gainroute explain`: decide on new data, and explain a decision."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def route(
     classes: Classes = None,
     json: Json = False,
 ) -> None:
-    """Decide which new samples to escalate. Needs posteriors only: labels and strong answers are not looked at.
+    """Decide which new samples to escalate. Needs posteriors only: labels and strong answers are ignored.
 
-    A sample that lacks a party is answered from those present, never escalated, and marked incomplete.
+    A sample that lacks a party is answered from the others, never escalated, and marked incomplete.
     """
     with notes() as said:
         from gainroute.io.posteriors import save_decision
@@ -72,7 +72,7 @@ def route(
         soft_wrap=True,
     )
     if result["incomplete"]:
-        say.print(f"{result['incomplete']:,} lack a party: answered from those present, not escalated.")
+        say.print(f"{result['incomplete']:,} lack a party: answered from the others, not escalated.")
     say.print(f"Decisions: {out}", soft_wrap=True)
 
 
@@ -94,7 +94,7 @@ def explain(
 ) -> None:
     """Show why one sample is escalated or kept: what each class adds to its score.
 
-    A class adds to the score when it is likely, is not the cheap answer, and the strong route is good at it.
+    A class adds to the score if it is likely, is not the weak answer, and the strong route is reliable on it.
     """
     with notes() as said:
         from gainroute.routing.artifacts import load
@@ -111,7 +111,7 @@ def explain(
         if known.present is not None and not known.present[:, i].all():
             absent = ", ".join(n for n, there in zip(known.party_names, known.present[:, i], strict=True) if not there)
             raise DataError(
-                f"row {i} of {known.source} lacks {absent}; it is answered from those present and never escalated, so "
+                f"row {i} of {known.source} lacks {absent}; it is answered from the others and never escalated, so "
                 "there is no score to explain: choose a complete row"
             )
         why = fitted.explain(known.local_posteriors[:, i], weak_prediction=None if weak is None else weak[i])
@@ -143,7 +143,7 @@ def _print(why: Explanation, row: int, name: str, utility: bool) -> None:
     which = f"Row {row}" if name == str(row) else f"Row {row} (id {name})"
     out.print(
         f"{which} is {verdict}: score {why.score:+.4f} {relation} threshold {why.threshold:+.4f}. "
-        f"The cheap answer is {why.weak_prediction}.",
+        f"The weak answer is {why.weak_prediction}.",
         soft_wrap=True,
     )
     worth = "strong is worth" if utility else "strong is right"
@@ -151,7 +151,7 @@ def _print(why: Explanation, row: int, name: str, utility: bool) -> None:
     order = sorted(range(len(why.contribution)), key=lambda k: -abs(float(why.contribution[k])))
     for k in order[:SHOWN]:
         strong = f"{why.reliability[k]:.4g}" if utility else percent(float(why.reliability[k]))
-        mark = " (cheap answer)" if why.classes[k] == why.weak_prediction else ""
+        mark = " (weak answer)" if why.classes[k] == why.weak_prediction else ""
         shown.add_row(
             f"{why.classes[k]}{mark}",
             percent(float(why.pooled[k])),
@@ -165,7 +165,7 @@ def _print(why: Explanation, row: int, name: str, utility: bool) -> None:
     shown.add_row("score", "", "", "", f"{why.score:+.4f}", style="bold")
     out.print(shown)
     unit = "utility" if utility else "accuracy"
-    out.print(f"The score is the {unit} expected to be gained by asking the strong route.", soft_wrap=True)
+    out.print(f"The score is the expected gain in {unit} from the strong route.", soft_wrap=True)
 
 
 def _result(why: Explanation, row: int, name: str) -> dict[str, Any]:

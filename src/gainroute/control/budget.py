@@ -1,13 +1,13 @@
-"""A budget that holds while the world drifts: the threshold follows the scores, sample by sample.
+"""A budget that holds under drift: the threshold follows the scores, sample by sample.
 
-A threshold read off calibration data spends B only as long as new scores are distributed like the old ones. The
-controller keeps a level θ on the scale of the calibration distribution function F, escalates where F(s) > θ, and moves
-θ after every sample:
+A threshold computed from calibration data spends B only as long as new scores are distributed like the old ones. The
+controller keeps a level θ on the scale of the calibration distribution function F, escalates where F(s) > θ, and
+updates θ after every sample:
 
     θ ← θ + η (1[escalated] − B)
 
-Every escalation makes the next one harder, every sample kept makes it easier. Because F(s) lies in [0, 1], θ can never
-leave [−ηB, 1 + η(1 − B)], and so, whatever the scores do, over any n samples in a row
+An escalation raises θ, a sample that is kept lowers it. Because F(s) lies in [0, 1], θ can never leave
+[−ηB, 1 + η(1 − B)], and so, for any scores, over any n consecutive samples
 
     |rate − B| ≤ (1 + η) / (η n)
 
@@ -36,28 +36,28 @@ __all__ = ["BudgetController", "ControlledDecision"]
 
 FORMAT = "gainroute.budget"
 VERSION = 1
-WINDOW, TOLERANCE = 2000, 0.02  # what the default step promises: any 2,000 samples in a row within 2 points of B
+WINDOW, TOLERANCE = 2000, 0.02  # of the default step: any 2,000 consecutive samples are within 2 points of B
 DEFAULT_STEP = 1 / (WINDOW * TOLERANCE - 1)
 DECISION = tuple(f.name for f in fields(Decision))
 
 
 @dataclass(frozen=True, eq=False)
 class ControlledDecision(Decision):
-    """A decision whose threshold moved from sample to sample.
+    """A decision whose threshold changed from sample to sample.
 
     Attributes
     ----------
     escalate, score, weak_prediction, pooled, calibrated, incomplete, threshold
-        See `Decision`; `threshold` is τ as it stood before the first sample.
+        See `Decision`; `threshold` is τ before the first sample.
     thresholds : (N,)
-        τ as it stood for each sample; +∞ where nothing could be escalated: the cap was reached, or the budget spent.
+        τ of each sample; +∞ where nothing could be escalated because the cap was reached or the budget spent.
     probability : (N,)
-        With what probability the sample was escalated, given its score and all that came before: 1 above its threshold,
-        the share explored below it, 0 where nothing could be escalated.
+        Probability of escalation, given the score and the past: 1 above the threshold, the explored share below it, 0
+        where nothing could be escalated.
     explored : (N,) bool
         True where a sample below its threshold was escalated at random.
     capped : (N,) bool
-        True where the cap alone stopped an escalation.
+        True where only the cap prevented an escalation.
     """
 
     thresholds: FloatArray
@@ -67,32 +67,32 @@ class ControlledDecision(Decision):
 
 
 class BudgetController:
-    """Keep the escalation rate at B, batch after batch, whatever the scores do.
+    """Keep the escalation rate at B, batch after batch, for any scores.
 
-    It stands where a router stands: `route` and `answer`, in `predict_two_round` and `cascade` as well. Samples are
-    counted one by one, so that the same stream gives the same decisions however it is cut into batches. Samples that
-    lack a party are never escalated, and not counted.
+    It is a `Decider` like the router it wraps, and can be used in its place, for example in `predict_two_round` and
+    `cascade`. Samples are counted one by one, so that a stream gives the same decisions in any batches. Samples that
+    lack a party are never escalated and not counted.
 
     Parameters
     ----------
     router
         A fitted router.
     budget
-        B, the share of samples that may be escalated; the router's own unless given.
+        B, the share of samples that may be escalated; by default the router's own.
     step
-        η. By default 1/39, with which any 2,000 samples in a row keep within 2 points of B, or B(1 − B)/6 where that is
-        smaller: with steps wider than the budget, what is escalated would depend on what came last, not on the gain.
+        η. By default 1/39, with which any 2,000 consecutive samples are within 2 points of B, or B(1 − B)/6 if that is
+        smaller: with larger steps, escalation would depend on the previous samples rather than on the gain.
     explore
         Share of the samples below the threshold that are escalated at random (0.01 is a good choice), so that the
-        strong route stays observable everywhere. They are paid for out of B.
+        strong route is observed there too. They count towards B.
     cap
-        A hard limit on bursts. The level follows what the budget wants, not what the cap lets through: a cap below B
-        lowers the rate and leaves the choice of samples as it is.
+        A hard limit on bursts. θ is updated as if there were no cap: a cap below B lowers the rate and does not change
+        which samples are preferred.
     min_gain
-        No sample whose score is not above it is escalated, other than to explore; the router's own unless given. The
-        rate then stays below B where gains are too small.
+        Only samples with a larger score are escalated, except to explore; by default the router's own. The rate stays
+        below B while gains are too small.
     seed
-        Draws what is explored.
+        Seed of the exploration.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class BudgetController:
     level
         θ.
     protection
-        None, or a second `min_gain`, set and lifted while the controller runs: see `DriftMonitor.protect`.
+        None, or a second `min_gain` that can be set and removed at run time; see `DriftMonitor.protect`.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class BudgetController:
     >>> bool(router.route(harder).escalate.mean() > 0.5), round(float(controller.route(harder).escalate.mean()), 2)
     (True, 0.2)
     >>> print(controller.describe())
-    budget 0.2, step 0.02564: over any 2,000 samples in a row the rate keeps within 2.0 points of it
+    budget 0.2, step 0.02564: over any 2,000 consecutive samples the rate is within 2.0 points of it
     5,000 samples, 20.2 % escalated, 0 of them to explore; 0 stopped by the cap
     """
 
@@ -140,8 +140,8 @@ class BudgetController:
         self.explore = check_fraction(explore, "explore", "the share escalated at random, such as 0.01")
         if self.explore > self.budget:
             raise SettingError(
-                f"explore is {self.explore} and the budget {self.budget}; what is explored is paid for out of the "
-                "budget: lower explore, or raise the budget"
+                f"explore is {self.explore} and the budget {self.budget}; exploration counts towards the budget: lower "
+                "explore, or raise the budget"
             )
         self.cap = cap
         self.min_gain = router.min_gain if min_gain is None else float(min_gain)
@@ -169,17 +169,17 @@ class BudgetController:
         return self.decide(scored)
 
     def decide(self, decision: Decision) -> ControlledDecision:
-        """Decide anew on what the router has scored: the cheap part, to be called in the order of the samples."""
+        """Decide on samples that the router has scored; call it in the order of the samples."""
         with self._lock:
             return self._decide(decision)
 
     def answer(self, decision: Decision, strong: ArrayLike | None) -> Answer:
-        """Put the answers of both routes together: `Router.answer`."""
+        """Combine the answers of both routes; see `Router.answer`."""
         return self.router.answer(decision, strong)
 
     @property
     def threshold(self) -> float:
-        """τ as it stands: the score at level θ, and never below `min_gain` or `protection`."""
+        """The current τ: the score at level θ, and never below `min_gain` or `protection`."""
         return float(self._threshold_at(np.array([self.level]))[0])
 
     @property
@@ -188,20 +188,19 @@ class BudgetController:
         return self.escalated / self.samples if self.samples else math.nan
 
     def bound(self, samples: int) -> float:
-        """How far the rate of this many samples in a row can be from B, whatever the scores do.
+        """The largest possible distance of the rate from B over this many consecutive samples, for any scores.
 
-        With a cap, a `min_gain` or a `protection` it bounds what is spent too much; that less is spent is what they are
-        for.
+        With a cap, a `min_gain` or a `protection` it bounds overspending only: they lower the rate on purpose.
         """
         if self.step == 0:  # B is 0 or 1, and kept exactly
             return 0.0
         return min(1.0, (1 + self.step) / (self.step * samples))
 
     def describe(self) -> str:
-        """Say what is promised, and what was spent."""
+        """Text with the guarantee and the counts so far."""
         share = "" if not self.samples else f"{100 * self.rate:.1f} % escalated, "
         return (
-            f"budget {self.budget:g}, step {self.step:.4g}: over any {WINDOW:,} samples in a row the rate keeps within "
+            f"budget {self.budget:g}, step {self.step:.4g}: over any {WINDOW:,} consecutive samples the rate is within "
             f"{100 * self.bound(WINDOW):.1f} points of it\n"
             f"{self.samples:,} samples, {share}{self.explored:,} of them to explore; {self.capped:,} stopped by the cap"
         )
@@ -216,7 +215,7 @@ class BudgetController:
     # ---- surviving a restart --------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Everything that must survive a restart, as plain JSON: a controller that restores it decides as this one."""
+        """Everything that must survive a restart, as plain JSON."""
         with self._lock:
             return {
                 "format": FORMAT,
@@ -233,11 +232,11 @@ class BudgetController:
             }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state that a controller of the same router and settings has saved."""
+        """Continue from the saved state of a controller of the same router and settings."""
         if state.get("format") != FORMAT or state.get("version") != VERSION:
             raise SettingError(
                 f"the state has format {state.get('format')!r}, version {state.get('version')!r}; {FORMAT!r}, version "
-                f"{VERSION} is needed: pass what BudgetController.state gave, or start without one"
+                f"{VERSION} is needed: pass what BudgetController.state returned, or start without one"
             )
         for name, value in self._identity().items():
             if state.get(name) != value:
@@ -245,7 +244,7 @@ class BudgetController:
                     f"the state was saved with {name} {state.get(name)!r}, this controller has {value!r}; restore it "
                     "into a controller of the same router and settings, or start without it"
                 )
-        # Everything is read before anything is set: a state that cannot be read leaves the controller as it is.
+        # Everything is read before anything is set: a bad state leaves the controller unchanged.
         level, protection = float(state["level"]), state["protection"]
         samples, escalated, explored, capped, drawn = (
             int(state[name]) for name in ("samples", "escalated", "explored", "capped", "drawn")
@@ -257,7 +256,7 @@ class BudgetController:
             self.level, self.protection = level, protection
             self.samples, self.escalated, self.explored, self.capped = samples, escalated, explored, capped
             self._drawn = drawn
-            # One 64-bit draw a sample: the generator is found again by counting.
+            # One 64-bit draw per sample: the state of the generator follows from their number.
             self._random = np.random.Generator(np.random.PCG64(self.seed).advance(drawn))
 
     # ---- inside ---------------------------------------------------------------------------------
@@ -272,7 +271,7 @@ class BudgetController:
         }
 
     def _first_level(self) -> float:
-        """Start at the router's threshold for this budget: the first decision is the router's, ties included."""
+        """The level of the router's threshold for this budget, so that the first decision is the router's."""
         behind = self.router.threshold_scores_
         start = calibration_threshold(behind.score, self.budget, behind.weight)
         return start if math.isinf(start) else float(self.scale(np.array([start]))[0])
@@ -309,9 +308,9 @@ class BudgetController:
         )
 
     def _track(self, position: FloatArray, counted: BoolArray, gains: BoolArray, lucky: BoolArray) -> _Track:
-        """Walk θ through the batch.
+        """Update θ sample by sample.
 
-        Plain numbers in plain lists: each θ depends on the one before, and numpy has nothing to vectorise.
+        Plain numbers in plain lists: each θ depends on the one before, so there is nothing to vectorise.
         """
         level, budget, step, cap, share = self.level, self.budget, self.step, self.cap, self.explore
         lowest = -step * budget
@@ -340,14 +339,14 @@ class BudgetController:
 
 @dataclass(slots=True)
 class _Track:
-    """What happened to each sample of a batch, N of each; a level of +∞ where nothing could be escalated."""
+    """The outcome of each sample of a batch; a level of +∞ where nothing could be escalated."""
 
     levels: list[float] = field(default_factory=list)
     escalate: list[bool] = field(default_factory=list)
     probability: list[float] = field(default_factory=list)
     explored: list[bool] = field(default_factory=list)
     capped: list[bool] = field(default_factory=list)
-    samples: int = 0  # that counted
+    samples: int = 0  # complete ones, which count
 
 
 def _check_step(step: float) -> float:

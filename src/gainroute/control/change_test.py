@@ -1,15 +1,15 @@
-"""A sequential test for the moment at which a mean turns negative, valid however often it is looked at.
+"""A sequential test for the time at which a mean turns negative, valid at every moment.
 
-Bet against the claim "each new value has a mean of at least 0, given the past": a gambler who stakes the share λ of his
-money on every value x in [−1, 1] multiplies it by 1 − λx, and if the claim is true he is not expected to win. One who
-has started at the first value has lost nearly all by the time things go wrong. So at every value a new gambler starts,
-with one coin; all their money together is
+The null hypothesis is that each new value x in [−1, 1] has mean at least 0, given the past. A bet of the share λ of the
+money against it multiplies the money by 1 − λx, which is not expected to grow under the null. A single bet that started
+at the first value would have lost nearly everything before a late change. Therefore a new bet of one coin starts at
+every value; the total is
 
     R ← (R + 1)(1 − λx)            (Shiryaev and Roberts)
 
-As long as the claim holds, R is expected to grow by at most one coin a value: at no moment of the first H values is
-there more than H to be expected, however the moment is chosen. R / H is therefore an e-value, and exceeds 1/α at any
-moment up to H with probability at most α (Ville). The same holds for the mean over several λ: none has to be chosen.
+Under the null, R is expected to grow by at most one coin per value, so that E[R] ≤ H at any time up to H, even a random
+one. R / H is therefore an e-value, and exceeds 1/α at any time up to H with probability at most α (Ville). The same
+holds for the mean over several λ, so that none has to be chosen.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from gainroute.routing.types import FloatArray
 __all__ = ["BETS", "ChangeTest", "bet"]
 
 BETS = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8)
-RICHEST = 1e300  # evidence is not counted beyond; it would overflow
+RICHEST = 1e300  # the money is capped here, because it would overflow
 
 
 def bet(money: FloatArray, value: FloatArray, bets: FloatArray) -> FloatArray:
-    """One value: (…, bets) of money before to the money after."""
+    """Update the money, (…, bets), by one value."""
     return np.minimum((money + 1) * (1 - bets * value[..., None]), RICHEST)
 
 
 class ChangeTest:
-    """Raise an alarm once values in [−1, 1] have a negative mean.
+    """Raises an alarm once values in [−1, 1] have a negative mean.
 
     Parameters
     ----------
     horizon, false_alarm
         While no mean is negative, an alarm within the first `horizon` values has at most this probability; within the
-        first n, n / horizon times that.
+        first n values, n / horizon times that.
     tallies
-        How many sums to keep over the values since the likeliest moment of a change.
+        Number of sums to keep over the values since the most likely time of a change.
 
     Attributes
     ----------
     alarm
-        Whether one was raised; it stands.
+        Whether an alarm was raised; it stays on.
     evidence
-        The e-value: as it is, or as it was when the alarm was raised.
+        The current e-value, or that of the moment the alarm was raised.
     values
-        How many were taken in.
+        Number of values so far.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class ChangeTest:
         self.values = 0
         self._bets = np.array(BETS)
         self._money = np.zeros(len(BETS))
-        self._since = np.ones(len(BETS))  # the richest single gambler: he started when the change most likely was
+        self._since = np.ones(len(BETS))  # the largest single bet: it started at the most likely time of a change
         self._tallies = np.zeros((len(BETS), tallies))
 
     @property
@@ -81,7 +81,7 @@ class ChangeTest:
         return float(self._money.mean() / self.horizon)
 
     def update(self, values: FloatArray, tallies: FloatArray | None = None) -> None:
-        """Take in values, (N,), in their order; with what is to be summed since the change, (N, tallies)."""
+        """Add values, (N,), in their order, with the numbers to sum since the change, (N, tallies)."""
         x = np.asarray(values, dtype=np.float64)
         if x.ndim != 1 or (len(x) and not np.abs(x).max() <= 1):
             raise ShapeError(f"values have shape {x.shape} and reach beyond [−1, 1], or are NaN; (N,) within is needed")
@@ -98,7 +98,7 @@ class ChangeTest:
         self.values += len(x)
 
     def since_change(self) -> FloatArray:
-        """The tallies since the likeliest moment of a change, by the bet that has won most."""
+        """The sums since the most likely time of a change, by the λ that has won most."""
         found: FloatArray = self._tallies[int(self._since.argmax())].copy()
         return found
 
@@ -114,7 +114,7 @@ class ChangeTest:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.alarm, self.evidence, self.values = bool(state["alarm"]), float(state["evidence"]), int(state["values"])
         self._money, self._since = np.array(state["money"]), np.array(state["since"])
         self._tallies = np.array(state["tallies"]).reshape(self._tallies.shape)

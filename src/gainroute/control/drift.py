@@ -1,8 +1,8 @@
-"""Whether the world is still the one the router was calibrated in, and whether collaboration still helps.
+"""Detect drift: whether the data still look like the calibration data, and whether collaboration still helps.
 
-Without labels, the scores of every window are held against the calibration scores. With feedback, three things are
-followed: whether the cheap answers are right as often as the calibrated posterior says, how reliable the strong route
-is class by class, and whether the strong route still does better than the cheap one where it is asked.
+Without labels, the scores of every window are compared with the calibration scores. With feedback, the monitor tracks
+whether the weak answers are right as often as the calibrated posterior predicts, how reliable the strong route is for
+each class, and whether the strong route still does better than the weak one on escalated samples.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ __all__ = ["DriftMonitor"]
 FORMAT = "gainroute.drift"
 VERSION = 1
 BINS = 10
-CALIBRATION_SLACK = 0.05  # how far the calibrated posterior may be off before it counts as drift
-HINT_Z = 2.576  # of the intervals of the classes: 99 %, before they are widened for their number
+CALIBRATION_SLACK = 0.05  # error of the calibrated posterior that does not count as drift
+HINT_Z = 2.576  # of the intervals of the classes: 99 %, before the correction for their number
 
 
 class Protected(Protocol):
-    """What can be told to demand more gain: a `BudgetController`, for one."""
+    """Anything with a `protection` to set, such as a `BudgetController`."""
 
     protection: float | None
 
 
 class DriftMonitor:
-    """Watch scores, and feedback where there is any.
+    """Monitor scores, and feedback if there is any.
 
     Parameters
     ----------
     router
         The fitted router in use.
     window
-        Scores are compared a window at a time.
+        Number of scores that are compared with calibration at a time.
     horizon, false_alarm
-        Each kind of alarm is raised without cause with probability at most `false_alarm` over `horizon` samples
-        (scores) or answers with feedback (the others). For the scores this is Smirnov's limit, for many samples; for
-        the others it holds at any number, by Ville's inequality.
+        Each kind of alarm is false with probability at most `false_alarm` over `horizon` samples (scores) or answers
+        with feedback (the others). For the scores this is Smirnov's asymptotic limit; for the others it holds for any
+        number of samples, by Ville's inequality.
     memory
-        Over about how many answers with feedback the estimates reach back.
+        About how many recent answers with feedback the estimates cover.
     min_feedback_probability
-        The smallest probability that feedback may carry.
+        The smallest feedback probability allowed.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class DriftMonitor:
     >>> monitor = DriftMonitor(router, window=500)
     >>> decision = router.route(local)
     >>> monitor.observe(decision)
-    >>> strong = np.where(decision.escalate, (labels + 1) % 3, -1)  # a strong route that has gone wrong
+    >>> strong = np.where(decision.escalate, (labels + 1) % 3, -1)  # a strong route that is always wrong
     >>> monitor.feedback(decision, labels, strong)
     >>> report = monitor.report()
     >>> report.collaboration.strong_right, "collaboration" in report.alarms
@@ -100,32 +100,32 @@ class DriftMonitor:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: after a recalibration, a new strong route, or an alarm that has been dealt with."""
+        """Forget everything, for example after a recalibration, a new strong route, or an alarm that was resolved."""
         k = self.router.n_classes_
         self.scores: ScoreDrift | None = None
         self.labels = 0
-        self._pending = np.zeros(0), np.zeros(0, dtype=bool)  # scores and escalations of the window that fills
+        self._pending = np.zeros(0), np.zeros(0, dtype=bool)  # scores and escalations of the current window
         self._bins = np.zeros((3, BINS))  # weight, confidence, right
         self._classes = np.zeros((3, k))  # weight, its square, right
         self._helps = ChangeTest(self.horizon, self.false_alarm, tallies=5)
-        # Two directions, so that together they keep within the same share of false alarms.
+        # Two directions share the probability of a false alarm.
         self._overconfident = ChangeTest(self.horizon, self.false_alarm / 2)
         self._underconfident = ChangeTest(self.horizon, self.false_alarm / 2)
 
     # ---- what comes in --------------------------------------------------------------------------
 
     def observe(self, decision: Decision) -> None:
-        """Take note of a batch of decisions, labelled or not."""
+        """Add a batch of decisions, labelled or not."""
         use = ~decision.incomplete
         self.observe_scores(decision.score[use], decision.escalate[use])
 
     def observe_scores(self, score: FloatArray, escalated: BoolArray) -> None:
-        """Take note of scores, (N,), and of what was escalated, where there is nothing else; NaN is left out."""
+        """Add scores, (N,), and which samples were escalated; NaN is left out."""
         known = ~np.isnan(score)
         scores, asked = (
             np.concatenate([held, new[known]]) for held, new in zip(self._pending, (score, escalated), strict=True)
         )
-        # Only the last full window is shown: of many that have filled at once, the others are not looked at.
+        # Only the last full window is reported, even if several have filled at once.
         full = len(scores) // self.window * self.window
         if full:
             last = slice(full - self.window, full)
@@ -140,20 +140,20 @@ class DriftMonitor:
         *,
         probability: ArrayLike | None = None,
     ) -> None:
-        """Take note of the truth about some decisions, in the order in which it became known.
+        """Add the true labels of some decisions, in the order in which they became known.
 
         Parameters
         ----------
         decision
             The decisions concerned: `score`, `weak_prediction`, `calibrated` and `escalate`, and of a
-            `ControlledDecision` also `probability` and `explored`. Where `calibrated` is NaN (it was not kept), nothing
-            is said about calibration.
+            `ControlledDecision` also `probability` and `explored`. Rows whose `calibrated` is NaN (not stored) are not
+            used for calibration.
         labels : (N,)
-            Truth.
+            True labels.
         strong_prediction : (N,)
-            The strong route's answers; −1 (None) where it was not asked.
+            The strong answers; −1 (None) where the sample was not escalated.
         probability : (N,), optional
-            With what probability each of these decisions was given feedback, where that is not the same for all.
+            Probability with which each of these decisions got feedback, if it is not the same for all.
         """
         n = len(decision)
         truth = self._names.encode(labels, "labels", n)
@@ -168,7 +168,7 @@ class DriftMonitor:
         self.labels += int(use.sum())
         said = use & ~np.isnan(decision.calibrated).any(axis=1)
         self._note_calibration(decision.calibrated[said], weak[said], truth[said], inverse[said], fade)
-        # A sample whose escalation had no chance carries no weight, whoever escalated it all the same.
+        # A sample with probability 0 of escalation carries no weight, even if it was escalated by other means.
         weight = np.where(chance > 0, inverse / np.maximum(chance, 1e-9), 0.0)
         self._note_reliability(truth[asked], strong[asked], weight[asked], fade)
         chosen = asked & ~explored
@@ -193,7 +193,7 @@ class DriftMonitor:
         )
 
     def report(self) -> DriftReport:
-        """Say all that is known."""
+        """Everything that is known now."""
         error, gap = self._calibration()
         reliability, low, high, effective = self._reliability()
         own = self.router.reliability_
@@ -214,10 +214,10 @@ class DriftMonitor:
 
     @property
     def recommended_min_gain(self) -> float | None:
-        """What the scores must exceed while the alarm stands; None where there is none.
+        """The gain to demand while the alarm is on; None without an alarm.
 
-        The scores promised p and brought g: each is taken to promise p − g too much, so that only those above are
-        expected to gain. +∞, nothing but exploration, where the score is not an expected gain.
+        If the scores promised p on average and the gain was g, each is assumed to be p − g too high, so that only
+        samples above p − g are expected to gain. +∞ (exploration only) if the score is not an expected gain.
         """
         found = self.collaboration
         if not found.harmful:
@@ -227,11 +227,11 @@ class DriftMonitor:
         return max(found.promised - found.gained, 0.0)
 
     def protect(self, controller: Protected) -> float | None:
-        """Have the controller demand more gain while the alarm stands, and no longer; returns what it demands."""
+        """Set the controller's `protection` while the alarm is on, remove it otherwise, and return it."""
         wanted = self.recommended_min_gain
         if wanted is None or controller.protection is None:
             controller.protection = wanted
-        else:  # fewer and fewer are escalated, and they say less about the others: never less than was found necessary
+        else:  # fewer samples are escalated now and say less about the others, so it is never lowered
             controller.protection = max(wanted, controller.protection)
         return controller.protection
 
@@ -250,13 +250,13 @@ class DriftMonitor:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state that a monitor of the same router has saved."""
+        """Continue from the saved state of a monitor of the same router."""
         wanted = (FORMAT, VERSION, self.scale.digest())
         found = tuple(state.get(name) for name in ("format", "version", "router"))
         if found != wanted:
             raise SettingError(
                 f"the state has format, version and router {found}, {wanted} is needed; pass what DriftMonitor.state "
-                "gave for the same router, or start without it"
+                "returned for the same router, or start without it"
             )
         self.scores = None if state["scores"] is None else ScoreDrift(**state["scores"])
         self.labels = int(state["labels"])
@@ -276,7 +276,7 @@ class DriftMonitor:
             np.concatenate([np.searchsorted(ranked, at, side="right") / len(score) for at in (behind.ranked, ranked)]),
             np.concatenate([behind.mass, behind(ranked)]),
         )
-        # Windows do not overlap: the false alarms of all that the horizon holds are shared out among them.
+        # Windows do not overlap: they share the probability of a false alarm over the horizon.
         level = self.false_alarm * self.window / self.horizon
         limit = math.sqrt(math.log(2 / level) / 2) * math.sqrt(1 / len(score) + 1 / behind.effective)
         threshold = self.router.threshold_
@@ -341,7 +341,7 @@ class DriftMonitor:
         with np.errstate(invalid="ignore", divide="ignore"):
             share = right / weight
             effective = np.where(square > 0, weight**2 / square, 0.0)
-            # Wilson's interval, all classes together: Bonferroni's z grows about so with their number.
+            # Wilson's interval, jointly over all classes: z grows about like Bonferroni's with their number.
             z2 = HINT_Z**2 + 2 * math.log(max(self.router.n_classes_, 1))
             centre = (share + z2 / (2 * effective)) / (1 + z2 / effective)
             half = np.sqrt(z2 * share * (1 - share) / effective + z2**2 / (4 * effective**2)) / (1 + z2 / effective)
@@ -359,7 +359,7 @@ class DriftMonitor:
         for test, word in ((self._overconfident, "less"), (self._underconfident, "more")):
             if test.alarm:
                 found["calibration"] = (
-                    f"the cheap answers are right {word} often than the calibrated posterior says, by more than "
+                    f"the weak answers are right {word} often than the calibrated posterior predicts, by more than "
                     f"{100 * CALIBRATION_SLACK:g} points (recently {100 * gap:+.1f}); e-value {test.evidence:.3g} ≥ "
                     f"{test.limit:g}"
                 )
@@ -369,7 +369,7 @@ class DriftMonitor:
 
 
 class _CalibrationScores:
-    """The scores of calibration, sorted once: `mass` at or below each, and as a function at or below any other."""
+    """The calibration scores, sorted once: `mass` at or below each; call it for the mass at or below other scores."""
 
     def __init__(self, behind: ThresholdScores, scale: CalibrationScale) -> None:
         order = np.argsort(behind.score, kind="stable")

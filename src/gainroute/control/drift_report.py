@@ -1,4 +1,4 @@
-"""What the drift monitor says: scores against calibration, feedback, and whether collaboration still helps."""
+"""The report of the drift monitor: scores against calibration, feedback, and whether collaboration still helps."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["Collaboration", "DriftReport", "ScoreDrift"]
 
 @dataclass(frozen=True)
 class ScoreDrift:
-    """The scores of one full window against the calibration scores.
+    """The scores of one full window, compared with the calibration scores.
 
     Attributes
     ----------
     samples
-        In the window.
+        Samples in the window.
     distance, limit
         The largest difference of the two distribution functions (Kolmogorov and Smirnov's), and its limit.
     stability_index
-        Population stability index over ten equally likely bins: by custom, 0.1 is a change and 0.25 a large one.
+        Population stability index over ten equally likely bins: by convention, 0.1 is a change and 0.25 a large one.
     rate
         Share escalated in the window.
     fixed_rate, calibration_rate
-        Share above the router's own threshold, in the window and in calibration: what it would spend, left alone.
+        Share above the router's own threshold, in the window and in calibration.
     """
 
     samples: int
@@ -38,24 +38,24 @@ class ScoreDrift:
 
     @property
     def drifted(self) -> bool:
-        """Whether the scores are distributed otherwise than in calibration."""
+        """Whether the distribution of the scores differs from calibration."""
         return self.distance > self.limit
 
 
 @dataclass(frozen=True)
 class Collaboration:
-    """Whether the strong route still does better than the cheap one where the score asks for it.
+    """Whether the strong route still does better than the weak one on escalated samples.
 
     Attributes
     ----------
     answers, strong_right, weak_right
-        Escalated and labelled answers since the likeliest moment of a change, and how many each route got right.
+        Escalated and labelled answers since the most likely time of a change, and how many each route got right.
     promised, gained
         Mean score of these, and mean gain.
     e_value, limit
-        Evidence that the strong route is now the worse one, and where the alarm is.
+        Evidence that the strong route has become the worse one, and the value at which the alarm is raised.
     harmful
-        Whether the alarm has been raised; it stands until `DriftMonitor.reset`.
+        Whether the alarm has been raised; it stays until `DriftMonitor.reset`.
     """
 
     answers: int
@@ -72,14 +72,14 @@ class Collaboration:
         sign = "≥" if self.e_value >= self.limit else "<"
         return (
             f"{verdict}: of {self.answers:,} escalated and labelled answers the strong route was right on "
-            f"{self.strong_right:,}, the cheap one on {self.weak_right:,}; e-value {self.e_value:.3g} {sign} "
+            f"{self.strong_right:,}, the weak one on {self.weak_right:,}; e-value {self.e_value:.3g} {sign} "
             f"{self.limit:g}"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class DriftReport:
-    """All that the monitor knows.
+    """Everything the monitor knows.
 
     Attributes
     ----------
@@ -88,18 +88,18 @@ class DriftReport:
     labels
         Answers with feedback so far.
     calibration_error
-        Expected calibration error of the cheap answer over recent feedback; NaN without any.
+        Expected calibration error of the weak answer over recent feedback; NaN without any.
     confidence_gap
-        Share of cheap answers that were right, less what the calibrated posterior said.
+        Share of weak answers that were right, minus the probability that the calibrated posterior gave them.
     reliability, reliability_low, reliability_high, reliability_labels : (K,)
-        Estimated anew by inverse probability, with a 99 % interval for all classes together, and the number of equally
-        weighted labels that the estimate is worth. NaN where there are none.
+        Estimated from feedback by inverse probability weighting, with a joint 99 % interval over all classes, and the
+        effective number of labels. NaN where there are none.
     changed_classes
-        Where the router's own reliability lies outside the interval. A hint: chance, too, brings one in time.
+        Classes whose reliability in the router lies outside the interval. A hint: over time, chance causes some.
     collaboration
         Whether the strong route still helps.
     alarms
-        What has to be looked at, each a sentence with its evidence.
+        Alarms by kind, each a sentence with its evidence.
     """
 
     scores: ScoreDrift | None

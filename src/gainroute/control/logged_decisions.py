@@ -1,4 +1,4 @@
-"""Logged decisions, checked: what a refit and a comparison in the shadow are made from."""
+"""Logged decisions, checked: the input of a refit and of a comparison with a shadow router."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ __all__ = ["LoggedDecisions", "Rows", "check_enough", "checked"]
 
 @dataclass(frozen=True, eq=False)
 class LoggedDecisions:
-    """What a decision log holds, one row a decision, labelled or not.
+    """The contents of a decision log, one row per decision, labelled or not.
 
     Attributes
     ----------
     local_posteriors : (M, N, K)
         What the parties sent.
     labels : (N,)
-        Truth; −1 (None) where there was no feedback.
+        True labels; −1 (None) where there was no feedback.
     strong_prediction : (N,)
         −1 (None) where the sample was not escalated.
     probability : (N,)
-        With what probability each was escalated: `ControlledDecision.probability`.
+        Probability with which each was escalated: `ControlledDecision.probability`.
     feedback_probability : (N,), optional
-        With what probability each was given a label. Without it, or where it is NaN, feedback is taken to be
-        independent of the sample given its route: the probability is the share of that route's decisions with a label.
+        Probability with which each got a label. Without it, or where it is NaN, feedback is assumed independent of the
+        sample given its route: the probability is the share of that route's decisions with a label.
     threshold : (N,), optional
-        τ of each decision. Rows with +∞ are left out: the cap was reached, and nothing could be escalated.
+        τ of each decision. Rows with +∞ are left out: nothing could be escalated because the cap was reached.
     weak_prediction : (N,), optional
-        The user's own cheap answer, where the router was fitted with one.
+        The user's own weak answer, if the router was fitted with one.
     """
 
     local_posteriors: Any
@@ -50,7 +50,7 @@ class LoggedDecisions:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Checked rows of a log: labels and answers as columns, −1 where unknown, and how likely each was to be seen."""
+    """Checked rows of a log: labels and answers as columns, −1 if unknown, and the probabilities of observing them."""
 
     local: FloatArray
     labels: IntArray
@@ -84,7 +84,7 @@ class Rows:
 
 
 def checked(router: Router, log: LoggedDecisions) -> Rows:
-    """Check a log, and leave out the rows that say nothing."""
+    """Check a log, and leave out the rows that cannot be used."""
     if log.local_posteriors is None:
         raise InputError("the log holds no posteriors; a refit needs them: keep them in the log (posteriors = true)")
     local = as_local_posteriors(
@@ -104,16 +104,16 @@ def checked(router: Router, log: LoggedDecisions) -> Rows:
     if blind.any():
         raise InputError(
             f"{int(blind.sum()):,} of {n:,} decisions had no chance of being escalated (probability 0): below the "
-            "threshold nothing is known of the strong route; log with explore=0.01, and refit from what comes then"
+            "threshold nothing is known of the strong route; log with explore=0.01, and refit from those decisions"
         )
     if not kept.any():
-        raise TooFewSamplesError(f"none of the {n:,} decisions in the log can be used; let more come in")
+        raise TooFewSamplesError(f"none of the {n:,} decisions in the log can be used; wait for more")
     feedback = _feedback(log, labels, strong, kept)
     return Rows(local, labels, strong, weak, chance, feedback).take(kept)
 
 
 def _feedback(log: LoggedDecisions, labels: IntArray, strong: IntArray, kept: BoolArray) -> FloatArray:
-    """With what probability each row was given a label; without being told, the share of its route."""
+    """Probability with which each row got a label; if not given, the share of its route."""
     n = len(labels)
     known, asked = labels >= 0, strong >= 0
     share = np.ones(n)
@@ -138,7 +138,7 @@ def _probabilities(values: ArrayLike, name: str, n: int) -> FloatArray:
 
 
 def check_enough(rows: Rows, labels: int, explored: int) -> None:
-    """Refuse a log with too few labels, or too few of them explored, and say how many there are."""
+    """Refuse a log with too few labels, or too few of them explored."""
     seen = int(((rows.strong >= 0) & (rows.probability < 1)).sum())
     if len(rows.labels) < labels or seen < explored:
         raise TooFewSamplesError(

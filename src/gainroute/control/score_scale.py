@@ -1,4 +1,4 @@
-"""The scale of the calibration distribution function: where a score stands among those of calibration."""
+"""The rank of a score among the calibration scores, as a continuous scale from 0 to 1."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["CalibrationScale"]
 
 @dataclass(frozen=True, eq=False)
 class CalibrationScale:
-    """F, the distribution function of the calibration scores: strictly increasing, onto (0, 1), and its inverse.
+    """F, the distribution function of the calibration scores, strictly increasing onto (0, 1), and its inverse.
 
-    Linear between the calibration scores, so that θ can stand between any two; beyond the outermost of them it decays
-    towards 0 and 1, so that scores never seen in calibration are still told apart.
+    F is linear between the calibration scores; beyond the outermost ones it decays towards 0 and 1, so that scores
+    never seen in calibration still differ.
 
     Attributes
     ----------
     score, level : (n,)
         Distinct calibration scores, and F at each.
     spread
-        How fast it decays beyond them.
+        Scale of the decay beyond them.
     """
 
     score: FloatArray
@@ -33,10 +33,10 @@ class CalibrationScale:
 
     @classmethod
     def of(cls, scores: ThresholdScores) -> CalibrationScale:
-        """Build it from the scores that a router's threshold was read off."""
+        """Build it from the scores from which a router's threshold was computed."""
         distinct, where = np.unique(scores.score, return_inverse=True)
         weight = np.bincount(where, scores.weight)
-        # One sample more than there are: F stays below 1, which leaves room for what is above the largest.
+        # One sample more than there are: F stays below 1, which leaves room above the largest score.
         level = np.cumsum(weight) / (weight.sum() + scores.weight.mean())
         kept = weight > 0
         return cls(distinct[kept], level[kept], float(np.ptp(distinct[kept])) or 1.0)
@@ -45,7 +45,7 @@ class CalibrationScale:
         """F(s), (N,); NaN where the score is."""
         first, last = self.score[0], self.score[-1]
         inner: FloatArray = np.interp(score, self.score, self.level)
-        if not ((score < first) | (score > last)).any():  # nearly always, and a batch of one sample waits for it
+        if not ((score < first) | (score > last)).any():  # the usual case, and the fast one
             return inner
         below = self.level[0] * np.exp(np.minimum(score - first, 0) / self.spread)
         above = 1 - (1 - self.level[-1]) * np.exp(np.minimum(last - score, 0) / self.spread)
@@ -63,5 +63,5 @@ class CalibrationScale:
         return np.where(level < low, below, np.where(level > high, above, inner))
 
     def digest(self) -> str:
-        """Tell one scale from another."""
+        """A hash that identifies the scale."""
         return hashlib.sha256(self.score.tobytes() + self.level.tobytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Two routers on the same traffic, one of them in the shadow: which would have done better, and how sure that is."""
+"""Compare the router in use with a shadow router on the same traffic, with an interval for the difference."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ShadowComparison:
     rate
         Share escalated by both.
     old, new
-        Accuracy each would have had, estimated by inverse probability.
+        Accuracy that each would have had, estimated by inverse probability weighting.
     difference, low, high
-        New less old, with its interval.
+        New minus old, with its interval.
     level
         Of the interval.
     labels, explored
@@ -69,16 +69,16 @@ def compare_shadow(
     level: float = 0.95,
     seed: int = 0,
 ) -> ShadowComparison:
-    """Estimate what two routers would have made of the same traffic, both escalating the same share of it.
+    """Estimate the accuracy of two routers on the same traffic, both escalating the same share of it.
 
     Parameters
     ----------
     old, new
-        Fitted routers. The log may be neither's; it must not hold what fitted them.
+        Fitted routers. The log may come from another router; it must not contain the samples that fitted them.
     log
         Decisions with feedback.
     rate
-        Share escalated by each; the share that was escalated in the log unless given.
+        Share escalated by each; by default the share that was escalated in the log.
     level, seed
         Of the bootstrap interval.
     """
@@ -117,7 +117,7 @@ def compare_shadow(
 
 
 def _accuracy(values: tuple[FloatArray, FloatArray, FloatArray], weights: FloatArray, at: FloatArray) -> FloatArray:
-    """Accuracy with the share `at` of the highest scores escalated, one a row of weights, (R,)."""
+    """Accuracy with the share `at` of the highest scores escalated, one per row of weights, (R,)."""
     score, gain, weak_right = values
     right = gains_at(score, gain, weights, at)[:, 0] + weights @ weak_right
     return np.asarray(right / weights.sum(axis=1))

@@ -1,4 +1,4 @@
-"""A hard cap on bursts: a bucket of tokens that fills at a steady rate, and from which every escalation takes."""
+"""A hard cap on bursts: a token bucket that refills at a steady rate, and from which every escalation takes tokens."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ UNITS = ("samples", "bytes")
 
 
 class TokenBucket:
-    """At most `burst` + `rate`·T over any stretch of length T, whatever is asked for.
+    """Allows at most `burst` + `rate`·T over any interval of length T.
 
     Parameters
     ----------
     rate
-        How much may be spent a second in the long run; with `per="sample"`, a sample that is routed.
+        How much may be spent per second in the long run; with `per="sample"`, per routed sample.
     burst
         How much may be spent at once. The bucket starts full.
     unit
         What is counted: escalated "samples", or their "bytes".
     size
-        With "bytes": what one escalated sample costs, such as ``communication_cost(K, dims) − communication_cost(K,
+        With "bytes": the bytes of one escalated sample, such as ``communication_cost(K, dims) − communication_cost(K,
         dims, 0)``.
     per
         "second", or "sample" where samples are the clock.
     clock
-        Seconds; for tests, any function that never goes back.
+        Returns seconds; for tests, any function that never decreases.
 
     Examples
     --------
@@ -56,8 +56,8 @@ class TokenBucket:
             raise SettingError(f"per is {per!r}; allowed are 'second' and 'sample'")
         if (unit == "bytes") != (size is not None):
             raise SettingError(
-                f"unit is {unit!r} and size {size!r}; with 'bytes', and only then, size says what one escalated sample "
-                "costs"
+                f"unit is {unit!r} and size {size!r}; with 'bytes', and only then, size is the bytes of one escalated "
+                "sample"
             )
         self.rate, self.burst = _amount(rate, "rate"), _amount(burst, "burst")
         self.unit, self.per = unit, per
@@ -72,14 +72,14 @@ class TokenBucket:
         self._time = clock()
 
     def refill(self) -> None:
-        """Let in what the clock has earned since the last time; where samples are the clock, `take` does it."""
+        """Add the tokens earned since the last refill; with `per="sample"`, `take` does this."""
         if self.per == "second":
             now = self._clock()
             self._earn(max(now - self._time, 0.0))
             self._time = now
 
     def take(self, wanted: bool = True) -> bool:
-        """Count a sample: whether one could be escalated now; it is taken from the bucket only if `wanted`."""
+        """Count a sample and return whether it can be escalated; tokens are taken only if `wanted`."""
         if self.per == "sample":
             self._earn(1.0)
         is_open = self._tokens >= self.size
@@ -88,11 +88,11 @@ class TokenBucket:
         return is_open
 
     def state(self) -> dict[str, Any]:
-        """What must survive a restart."""
+        """Everything that must survive a restart."""
         return {"tokens": self._tokens, "unit": self.unit, "per": self.per}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state. The time in between earns nothing: the clock may have started anew."""
+        """Continue from a saved state. The time in between earns no tokens: the clock may have been reset."""
         if (state["unit"], state["per"]) != (self.unit, self.per):
             raise SettingError(
                 f"the saved cap counts {state['unit']} per {state['per']}, this one {self.unit} per {self.per}; start "
@@ -102,7 +102,7 @@ class TokenBucket:
         self._time = self._clock()
 
     def __repr__(self) -> str:
-        return f"TokenBucket({self.rate:g} {self.unit} a {self.per}, burst {self.burst:g})"
+        return f"TokenBucket({self.rate:g} {self.unit} per {self.per}, burst {self.burst:g})"
 
     def _earn(self, amount: float) -> None:
         self._tokens = min(self.burst, self._tokens + self.rate * amount)

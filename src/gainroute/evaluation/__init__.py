@@ -1,4 +1,4 @@
-"""What a router is worth on labelled data: metrics, plans, comparisons, figures. Nothing that serves imports it."""
+"""Evaluation on labelled data: metrics, plans, comparisons, figures. The serving side does not import it."""
 
 from gainroute.evaluation.metrics import (
     OperatingPoint,

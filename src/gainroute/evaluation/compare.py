@@ -1,4 +1,4 @@
-"""Routers compared on a user's own data, cross-validated: arrays only, no printing."""
+"""Compare routers on the user's own data by cross-validation: arrays only, no printing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from gainroute._util.importing import load_object
 from gainroute._util.resampling import gain_curve, gains_at, interval, replicates, resamples
 from gainroute.errors import GainrouteWarning, SettingError, TooFewSamplesError
-from gainroute.evaluation.plan import outcome_values
+from gainroute.evaluation.metrics import outcome_values
 from gainroute.routing.calibrate import folds_of
 from gainroute.routing.inputs import as_local_posteriors, as_utility, as_weights, check_fraction
 from gainroute.routing.labels import as_labels
@@ -65,7 +65,7 @@ def load_router(spec: str) -> type[Router]:
 
 @dataclass(frozen=True, eq=False)
 class ComparisonRow:
-    """One router, out of fold.
+    """The out-of-fold result of one router.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class ComparisonRow:
     value : (B,)
         Accuracy (or mean utility) at each budget.
     oracle_share
-        Share of the oracle's gain over random escalation, all rates together; 1 is the oracle, 0 random.
+        Share of the oracle's gain over random escalation, over all rates; 1 is the oracle, 0 is random.
     difference, low, high : (B,)
         Paired difference from confidence at each budget, with its 95 % bootstrap interval.
     """
@@ -93,7 +93,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Every router's row, the oracle's last, and what the two routes are worth alone.
+    """One row per router, the oracle last, and the value of either route alone.
 
     `measure` is "accuracy" or "utility"; `weak` and `strong` are the values of never and of always escalating.
     """
@@ -114,7 +114,7 @@ class Comparison:
 
 
 def candidates(utility: ArrayLike | None = None) -> dict[str, Candidate]:
-    """Build every router of the package that needs no training of its own parties, by name.
+    """Routers of the package that need no special training of the parties, by name.
 
     Routers are compared at equal rates, where the library's default and `ExpectedGainRouter.paper` have the same
     score (they differ in how τ is found): one row stands for both, and a second one has λ and ε chosen by
@@ -154,24 +154,23 @@ def compare_routers(
     labels, strong_prediction, weak_prediction : (N,)
         Column numbers.
     routers
-        What builds each router, by name; `candidates()` by default. Confidence always takes part.
+        Functions that build the routers, by name; `candidates()` by default. Confidence is always included.
     sample_weight : (N,), optional
     utility : (K, K), optional
         U[truth, answer]; accuracy by default.
     budgets
         Escalation rates at which the routers are compared.
     folds, seed
-        Every router is fitted on all folds but one and scores that one.
+        Every router is fitted on all folds but one and evaluated on that one.
     progress
-        Called with a router's name when it has scored a fold: folds × routers times in all.
+        Called with a router's name after each fold: folds × routers times.
 
     Notes
     -----
-    Scores of different folds come from different fits and need not be on one scale, so they are never ranked against
-    each other: each fold is evaluated by itself, its highest scores escalated until the rate is met, and the folds are
-    added up by their weight. The bootstrap resamples inside each fold, ranks anew, and draws the same resample for
-    every router, so that the differences are paired. It does not refit: the intervals tell the uncertainty of the
-    evaluation, not that of the fit.
+    Scores of different folds come from different fits and may differ in scale, so they are never ranked together: each
+    fold is evaluated by itself, its highest scores escalated until the rate is met, and the folds are averaged by
+    weight. The bootstrap resamples within each fold and uses the same resamples for every router, so that the
+    differences are paired. It does not refit: the intervals cover the uncertainty of the evaluation, not of the fit.
     """
     local = as_local_posteriors(local_posteriors)
     n = local.shape[1]
@@ -247,10 +246,10 @@ def _out_of_fold(
         kept[fold] = False
         for name, build in routers.items():
             router = build()
-            # τ plays no part at equal rates: the rule that needs no folds of its own is the quickest.
+            # τ does not matter at equal rates: the rule without folds of its own is the fastest.
             router.threshold = "calibration"
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", GainrouteWarning)  # rare classes have been warned of, once
+                warnings.simplefilter("ignore", GainrouteWarning)  # rare classes were warned about already
                 router.fit(
                     local[:, kept],
                     truth[kept],

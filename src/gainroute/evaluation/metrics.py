@@ -1,4 +1,4 @@
-"""What a router is worth on labelled data: arrays only, no drawing. Nothing that serves imports this module."""
+"""Metrics of a router on labelled data: arrays only, no drawing. The serving side does not import this module."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ __all__ = [
     "operating_point",
     "oracle_score",
     "oracle_share",
+    "outcome_values",
     "reliability_diagram",
     "tradeoff_curve",
 ]
 
 
 def oracle_score(weak_prediction: ArrayLike, strong_prediction: ArrayLike, labels: ArrayLike) -> FloatArray:
-    """Realised gain G = 1[ŷ_VFL = y] − 1[ŷ_loc = y] (eq. 7), (N,): the score no router can have.
+    """Realised gain G = 1[ŷ_VFL = y] − 1[ŷ_loc = y] (eq. 7), (N,): the score of the oracle, which needs labels.
 
     Examples
     --------
@@ -41,18 +42,18 @@ def oracle_score(weak_prediction: ArrayLike, strong_prediction: ArrayLike, label
 
 @dataclass(frozen=True, eq=False)
 class TradeoffCurve:
-    """What every threshold gives, from escalating none to escalating all; arrays of N + 1 points.
+    """The result of every threshold, from escalating none to escalating all; arrays of N + 1 points.
 
     Attributes
     ----------
     escalation_rate
         ER: 0, 1/N, …, 1.
     threshold
-        A τ that escalates about as many (exactly as many, where scores are not tied).
+        A τ with about this rate (exactly, if scores are not tied).
     accuracy
         Acc.
     utility
-        Mean utility; the accuracy, where none was given.
+        Mean utility; the accuracy if no utility was given.
     precision
         EP: share of the escalated whose error the strong route corrects; 0 at rate 0.
     neutral
@@ -97,8 +98,8 @@ def tradeoff_curve(
 
     Notes
     -----
-    Samples of equal score are escalated in random order: every point is the expectation over it, so that
-    no method gains or loses by the order of the file.
+    Samples of equal score are escalated in random order: every point is the expectation over that
+    order, so that the order of the samples does not matter.
 
     Examples
     --------
@@ -139,7 +140,7 @@ def operating_point(
     """Evaluate one point: at a matched `rate`, to compare routers, or at a deployed `threshold`.
 
     At a rate, the highest scores are escalated until the rate is met (ties and fractions in expectation). At a
-    threshold, the rate is whatever it really gave.
+    threshold, the rate is the one it gives on these samples.
 
     Examples
     --------
@@ -165,7 +166,7 @@ def operating_point(
 
 
 def point_at_rate(curve: TradeoffCurve, rate: float) -> OperatingPoint:
-    """Read one point off a curve; between two points, escalate one sample more with the fitting probability."""
+    """Interpolate a curve at one rate, as if one more sample were escalated with the fitting probability."""
     r = curve.escalation_rate
     i = min(int(np.ceil(rate * (len(r) - 1) - 1e-9)), len(r) - 1)
 
@@ -203,7 +204,7 @@ class ReliabilityDiagram:
     Attributes
     ----------
     confidence, accuracy, share : (bins,)
-        Mean confidence, accuracy, and share of the samples in each bin; NaN, NaN, 0 where a bin is empty.
+        Mean confidence, accuracy, and share of the samples in each bin; NaN, NaN and 0 for an empty bin.
     """
 
     confidence: FloatArray
@@ -250,6 +251,19 @@ def negative_log_likelihood(posteriors: ArrayLike, labels: ArrayLike) -> float:
     return float(-np.log(np.maximum(p[np.arange(len(y)), y], 1e-12)).mean())
 
 
+def outcome_values(
+    labels: IntArray, weak: IntArray, strong: IntArray, utility: FloatArray | None
+) -> tuple[FloatArray, FloatArray]:
+    """Value of the weak and of the strong answer of each sample, (N,) each; no answer counts as the worst one."""
+    if utility is None:
+        return (weak == labels).astype(np.float64), (strong == labels).astype(np.float64)
+    worst = utility.min(axis=1)[labels]
+    return (
+        np.where(weak >= 0, utility[labels, weak], worst),
+        np.where(strong >= 0, utility[labels, strong], worst),
+    )
+
+
 def _predictions(weak: ArrayLike, strong: ArrayLike, labels: ArrayLike) -> tuple[IntArray, IntArray, IntArray]:
     """Encode predictions and labels of any kind as numbers that can be compared."""
     arrays = [np.asarray(a) for a in (weak, strong, labels)]
@@ -277,7 +291,7 @@ def _count(
     w, v, y = _predictions(weak, strong, labels)
     s = np.asarray(score, dtype=np.float64)
     if s.shape != y.shape:
-        raise ShapeError(f"score has shape {s.shape} for {len(y)} samples; one number a sample, (N,), is needed")
+        raise ShapeError(f"score has shape {s.shape} for {len(y)} samples; one number per sample, (N,), is needed")
     if np.isnan(s).any():
         raise SettingError("a score is NaN; a score must be a number for every sample")
     gain = (v == y).astype(np.float64) - (w == y)
@@ -286,7 +300,5 @@ def _count(
         return s, np.column_stack([gain, gain > 0, gain == 0, gain]), (accuracy, accuracy)
     u = np.asarray(utility, dtype=np.float64)
     as_utility(u, max(len(u), class_count(None, y)))
-    worst = u.min(axis=1)
-    kept = np.where(w >= 0, u[y, w], worst[y])
-    taken = np.where(v >= 0, u[y, v], worst[y])
+    kept, taken = outcome_values(y, w, v, u)
     return s, np.column_stack([gain, gain > 0, gain == 0, taken - kept]), (accuracy, float(kept.mean()))

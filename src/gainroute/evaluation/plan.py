@@ -1,4 +1,4 @@
-"""What each budget buys, on labelled samples that trained nothing: arrays only, no drawing."""
+"""What each budget buys, on labelled held-out samples: arrays only, no drawing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 
 from gainroute._util.resampling import escalated_share, gain_curve, gains_at, interval, replicates, resamples
 from gainroute.errors import GainrouteWarning, SettingError, ShapeError
+from gainroute.evaluation.metrics import outcome_values
 from gainroute.routing.decide import escalate
 from gainroute.routing.inputs import as_utility, as_weights, check_fraction
 from gainroute.routing.labels import as_labels
 from gainroute.routing.types import ArrayLike, FloatArray, IntArray
 
-__all__ = ["BUDGETS", "Plan", "PlanPoint", "outcome_values", "plan_budgets"]
+__all__ = ["BUDGETS", "Plan", "PlanPoint", "plan_budgets"]
 
 BUDGETS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 GRID = np.linspace(0, 1, 41)
@@ -54,26 +55,26 @@ class Plan:
     Attributes
     ----------
     points
-        One a budget.
+        One per budget.
     rate, value : (P,)
-        The fine curve: a point for every threshold that makes a difference.
+        The full curve, one point per distinct score.
     band_rate, band_low, band_high : (41,)
-        The 95 % interval along it.
+        The 95 % interval along the curve.
     measure
         "accuracy" or "utility": what `value` is.
     knee
-        The smallest rate whose value lies within half a point of the best; None where nothing is marked.
+        The smallest rate whose value lies within half a point of the best; None if nothing is marked.
     gain_ends
         The rate beyond which the score, an expected gain, is no longer positive: escalating more is expected to lose.
-        None where nothing is marked, or the score is not a gain.
+        None if nothing is marked, or the score is not a gain.
     target
-        The smallest rate that reaches the accuracy asked for; None where none was asked for, or none reaches it.
+        The smallest rate that reaches the target accuracy; None without a target, or if no rate reaches it.
     deployed
-        What the threshold in use gives on these samples, if it was given.
+        The result of the current threshold on these samples, if it was given.
     samples, replicates
-        How many samples there are, and how many bootstrap resamples.
+        Number of samples, and of bootstrap resamples.
     skewed
-        True where one class has more than 90 % of the samples and no utility says what the others are worth.
+        True if one class has more than 90 % of the samples and no utility was given.
     """
 
     points: tuple[PlanPoint, ...]
@@ -112,7 +113,7 @@ def plan_budgets(
     Parameters
     ----------
     score : (N,)
-        Routing scores of samples that had no part in fitting the router.
+        Routing scores of samples that did not fit the router.
     weak_prediction, strong_prediction, labels : (N,)
         Column numbers; a strong prediction of −1 is no answer and counts as wrong.
     classes
@@ -123,14 +124,14 @@ def plan_budgets(
     budgets
         Escalation rates to evaluate.
     target_accuracy
-        The accuracy whose smallest budget is wanted.
+        The accuracy for which to find the smallest budget.
     threshold
-        τ in use, evaluated beside the budgets.
+        Current τ, evaluated in addition to the budgets.
     score_is_gain
-        Whether the score is the gain expected of escalating, in units of `utility`: only then is it known where
-        it turns negative.
+        Whether the score is the gain expected of escalating, in units of `utility`: only then can `gain_ends`
+        be computed.
     seed
-        Of the bootstrap, which resamples samples and ranks them anew.
+        Seed of the bootstrap.
 
     Examples
     --------
@@ -144,7 +145,7 @@ def plan_budgets(
     strong = as_labels(strong_prediction, classes=classes, length=n, name="strong_prediction", missing=True)
     s = np.asarray(score, dtype=np.float64)
     if s.shape != (n,) or not n or np.isnan(s).any():
-        raise ShapeError(f"score has shape {s.shape} for {n} samples; one number a sample, (N,), N ≥ 1, is needed")
+        raise ShapeError(f"score has shape {s.shape} for {n} samples; one number per sample, (N,), N ≥ 1, is needed")
     weight = as_weights(sample_weight, n)
     u = as_utility(utility, classes)
     kept, taken = outcome_values(truth, weak, strong, u)
@@ -160,8 +161,8 @@ def plan_budgets(
     if skewed:
         common = int(np.bincount(truth, weight).argmax())
         warn(
-            f"more than 90 % of the samples are of class {common}: accuracy is then nearly blind to the others, so no "
-            "budget is marked; say what each answer is worth in a utility (K × K, rows truth, columns answer), and "
+            f"more than 90 % of the samples are of class {common}: accuracy hardly depends on the others, so no "
+            "budget is marked; give the value of each answer as a utility (K × K, rows truth, columns answer), and "
             "look at the recall by class",
             GainrouteWarning,
             stacklevel=2,
@@ -200,19 +201,6 @@ def plan_budgets(
     )
 
 
-def outcome_values(
-    labels: IntArray, weak: IntArray, strong: IntArray, utility: FloatArray | None
-) -> tuple[FloatArray, FloatArray]:
-    """What keeping the weak answer and what escalating is worth, sample by sample; no answer is the worst one."""
-    if utility is None:
-        return (weak == labels).astype(np.float64), (strong == labels).astype(np.float64)
-    worst = utility.min(axis=1)[labels]
-    return (
-        np.where(weak >= 0, utility[labels, weak], worst),
-        np.where(strong >= 0, utility[labels, strong], worst),
-    )
-
-
 def _first_reaching(rate: FloatArray, value: FloatArray, level: float) -> float | None:
     """The smallest rate at which the curve, linear between its points, reaches `level`."""
     reached = np.flatnonzero(value >= level - 1e-12)
@@ -228,13 +216,13 @@ def _first_reaching(rate: FloatArray, value: FloatArray, level: float) -> float 
 def _bootstrap(
     score: FloatArray, kept: FloatArray, taken: FloatArray, weight: FloatArray, rates: FloatArray, seed: int
 ) -> tuple[FloatArray, FloatArray, int]:
-    """95 % interval of the value at each rate; samples are drawn anew, and ranked anew, in every resample."""
+    """95 % interval of the value at each rate; samples are drawn and ranked again in every resample."""
     count = replicates(len(score))
     drawn = []
     for occurrence in resamples(len(score), count, np.random.default_rng(seed)):
         weights = occurrence * weight
         total = weights.sum(axis=1)
-        usable = total > 0  # a resample of samples that all weigh nothing tells nothing
+        usable = total > 0  # a resample without weight is skipped
         weights, total = weights[usable], total[usable]
         gained = gains_at(score, taken - kept, weights, rates)
         drawn.append(((weights @ kept)[:, None] + gained) / total[:, None])

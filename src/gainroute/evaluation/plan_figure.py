@@ -1,4 +1,4 @@
-"""The picture of a plan: what each budget buys, how sure that is, and what is marked."""
+"""The figure of a plan: what each budget buys, with intervals and marks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CURVE, KNEE, LOSS, USED = "#1f5a92", "#c05a00", "#b3261e", "#222222"
 
 
 def draw_plan(plan: Plan, path: str | os.PathLike[str], title: str = "") -> None:
-    """Draw a plan into a `.png`, `.svg` or `.pdf` file, written whole or not at all.
+    """Draw a plan into a `.png`, `.svg` or `.pdf` file, written completely or not at all.
 
     Parameters
     ----------
     plan
         From `gainroute.evaluation.plan.plan_budgets`.
     path
-        Where to; the suffix says in which format.
+        The file to write; its suffix determines the format.
     title
         Above the picture.
     """

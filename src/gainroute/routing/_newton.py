@@ -25,7 +25,7 @@ __all__ = ["minimise"]
 
 Matrix = npt.NDArray[Any]
 
-# ‖θ − θ*‖ in the end by default, unless rounding stops the descent before.
+# ‖θ − θ*‖ at the end by default, unless rounding stops the descent earlier.
 DISTANCE = 1e-11
 MAX_STEPS = 200
 MAX_INNER = 500
@@ -108,7 +108,7 @@ def minimise(
     Parameters
     ----------
     z : (D, N)
-        Features, a column a sample.
+        Features, one column per sample.
     target : (N,)
         Class of each sample, 0 … S−1.
     origin : (S, D)
@@ -118,11 +118,11 @@ def minimise(
     weight : (N,), optional
         Weights of the samples.
     start : (S, D), optional
-        Where to begin; it changes the time, not the result.
+        Initial θ; it changes the time, not the result.
     distance
-        ‖θ − θ*‖ that is near enough.
+        The largest ‖θ − θ*‖ allowed.
     callback
-        Called with the objective after each step; a true answer ends the iteration.
+        Called with the objective after each step; a true result ends the iteration.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Turning what users pass into checked arrays, with errors that name value, rule and remedy."""
+"""Turn user input into checked arrays, with errors that name the value, the rule and the remedy."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def as_posteriors(values: ArrayLike, *, classes: int | None = None, name: str = 
 
 
 def check_posteriors(local: FloatArray, present: BoolArray | None = None, name: str = "local_posteriors") -> None:
-    """Refuse NaN, negative entries and rows that do not sum to one; rows marked absent may hold anything."""
+    """Refuse NaN, negative entries and rows that do not sum to one; rows of absent parties are not checked."""
     if present is not None and not present.all():
         local = np.where(present[..., None], local, np.float64(1 / local.shape[2]))
     # A matrix product sums rows faster than a reduction over a short axis, and carries NaN along.
@@ -99,8 +99,8 @@ def check_posteriors(local: FloatArray, present: BoolArray | None = None, name: 
             "Apply a softmax first"
         )
     raise PosteriorError(
-        f"{where} sums to {total:.6g}; posteriors sum to 1 within {SUM_TOLERANCE}: divide by the row sum if that is "
-        "what you mean"
+        f"{where} sums to {total:.6g}; posteriors sum to 1 within {SUM_TOLERANCE}: divide by the row sum if "
+        "that is intended"
     )
 
 
@@ -145,21 +145,21 @@ def as_utility(utility: ArrayLike | None, classes: int) -> FloatArray | None:
 
 
 def check_fraction(value: float, name: str, remedy: str) -> float:
-    """Refuse what is not a number in [0, 1]."""
+    """Refuse a value that is not a number in [0, 1]."""
     if not isinstance(value, (int, float, np.integer, np.floating)) or not 0 <= value <= 1:
         raise SettingError(f"{name} is {value!r}; it lies in [0, 1]: {remedy}")
     return float(value)
 
 
 def check_positive(value: float, name: str) -> float:
-    """Refuse what is not a positive finite number."""
+    """Refuse a value that is not a positive finite number."""
     if not isinstance(value, (int, float, np.integer, np.floating)) or not 0 < value < np.inf:
         raise SettingError(f'{name} is {value!r}; it is a number > 0, or "cv" to choose it by cross-validation')
     return float(value)
 
 
 def one_of(value: Choice, name: str, allowed: Sequence[str]) -> Choice:
-    """Refuse a setting that is none of the names allowed."""
+    """Refuse a setting that is not one of the allowed names."""
     if value not in allowed:
         raise SettingError(f"{name} is {value!r}; allowed are {', '.join(map(repr, allowed))}")
     return value

@@ -86,13 +86,13 @@ def as_labels(
     classes
         The number of classes, or the labels in column order, or None to check nothing but the type.
     length
-        How many there must be.
+        The required number.
     missing
         Whether −1, None and NaN may stand for "no answer"; they become −1.
     """
     array = np.asarray(values)
     if array.ndim != 1:
-        raise ShapeError(f"{name} has shape {array.shape}; one label a sample, (N,), is needed")
+        raise ShapeError(f"{name} has shape {array.shape}; one label per sample, (N,), is needed")
     if length is not None and len(array) != length:
         raise ShapeError(f"{name} has {len(array)} entries for {length} samples; one each is needed")
     if classes is None or isinstance(classes, (int, np.integer)):

@@ -1,4 +1,4 @@
-"""The learned gain (Diff-01): features of Round 1, and a two-layer network fitted to the realised gain."""
+"""The learned gain (Diff-01): a two-layer network fitted to the realised gain on features of Round 1."""
 
 from __future__ import annotations
 

@@ -34,16 +34,16 @@ def confusion_matrix(
     labels, strong_prediction : (N,)
         Truth and strong answer of the calibration samples; a strong answer of −1 (or None) is no answer.
     classes
-        K, or the labels in column order; by default, as many as the largest label asks for.
+        K, or the labels in column order; by default, the largest label plus one.
     sample_weight : (N,), optional
     shrinkage
         "none" is the paper's plain ratio. "empirical-bayes" draws the rows of rare classes towards the
-        overall rate, by as much as the classes at hand resemble each other.
+        overall rate, the more the classes resemble each other.
 
     Returns
     -------
     (K, K)
-        Rows sum to one, less the share of samples without an answer. The row of a class without samples
+        Rows sum to one minus the share of samples without an answer. The row of a class without samples
         holds the overall rate on the diagonal and spreads the rest evenly.
 
     Examples
@@ -110,7 +110,7 @@ def estimate_confusion(
 
 def _prior_strength(right: FloatArray, total: FloatArray, mean: float) -> float:
     """Pseudo-counts of the Beta prior with the overall mean that makes the classes' hits most likely."""
-    from scipy.optimize import minimize_scalar  # half a second to import, and few need it
+    from scipy.optimize import minimize_scalar  # takes half a second, and few fits need it
 
     if not 0 < mean < 1:
         return 1.0
@@ -125,7 +125,7 @@ def _prior_strength(right: FloatArray, total: FloatArray, mean: float) -> float:
 
 
 def posterior_given(calibrated: FloatArray, confusion: FloatArray, prediction: IntArray) -> FloatArray:
-    """P(y = k | Round 1, strong answer c) ∝ m[k]·C[k, c], (N, K): for a strong answer that came without a posterior."""
+    """P(y = k | Round 1, strong answer c) ∝ m[k]·C[k, c], (N, K), for a strong answer without a posterior."""
     joint = calibrated * confusion[:, prediction].T
     total = joint.sum(axis=1, keepdims=True)
     return np.where(total > 0, joint / np.where(total > 0, total, 1), calibrated)

@@ -1,4 +1,4 @@
-"""The expected gain of escalating: the paper's contribution, and its explanation."""
+"""The expected gain of escalating a sample, and its explanation class by class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Explanation", "contributions", "expected_gain", "gain_score", "stron
 def strong_value(confusion: FloatArray, utility: FloatArray | None) -> FloatArray:
     """What the strong route is worth on each class, (K,): Σ_c C[k, c]·U[k, c], or C[k, k] under accuracy.
 
-    A sample without a strong answer (rows of C that sum to less than one) counts as the worst answer of its class.
+    A sample without a strong answer (a row of C that sums to less than one) counts as the worst answer of its class.
     """
     if utility is None:
         return np.diagonal(confusion).copy()
@@ -57,7 +57,7 @@ def expected_gain(
     reliability : (K,) or (K, K)
         C[k, k], or the whole confusion matrix C, which a utility needs.
     weak_prediction : (N,)
-        ŷ, the cheap answer, 0 … K−1.
+        ŷ, the weak answer, 0 … K−1.
     utility : (K, K), optional
         U[truth, answer]; the identity, which is accuracy, by default.
 
@@ -67,7 +67,7 @@ def expected_gain(
 
     Examples
     --------
-    Class 1 is likely and the strong route knows it well; the cheap answer was 0:
+    Class 1 is likely and the strong route is reliable on it; the weak answer was 0:
 
     >>> expected_gain([[0.4, 0.6]], [0.5, 0.9], [0])
     array([0.34])
@@ -83,7 +83,7 @@ def expected_gain(
         raise ShapeError(f"reliability has shape {c.shape}; ({k},) or the confusion matrix ({k}, {k}) is needed")
     if u is not None:
         raise ShapeError(
-            f"a utility needs to know what the strong route answers when it is wrong: pass the confusion matrix ({k}, "
+            f"a utility depends on what the strong route answers when it is wrong: pass the confusion matrix ({k}, "
             f"{k}) of gr.confusion_matrix instead of the reliabilities ({k},)"
         )
     return gain_score(m, c, weak)
@@ -112,7 +112,7 @@ class Explanation:
     contribution : (K,)
         What each class adds to the score; sums to `score`.
     weak_prediction
-        The cheap answer.
+        The weak answer.
     score, threshold, escalate
         The decision.
     """
@@ -131,7 +131,7 @@ class Explanation:
         verdict = "escalate" if self.escalate else "keep"
         relation = ">" if self.escalate else "≤"
         lines = [
-            f"{verdict}: {self.score:+.4f} {relation} τ = {self.threshold:+.4f}; cheap answer {self.weak_prediction}",
+            f"{verdict}: {self.score:+.4f} {relation} τ = {self.threshold:+.4f}; weak answer {self.weak_prediction}",
             f"{'class':>12} {'pooled':>8} {'calibrated':>11} {'reliability':>12} {'contribution':>13}",
         ]
         columns = self.pooled, self.calibrated, self.reliability, self.contribution
