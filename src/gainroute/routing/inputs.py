@@ -85,9 +85,15 @@ def check_posteriors(local: FloatArray, present: BoolArray | None = None, name: 
         local = np.where(present[..., None], local, np.float64(1 / local.shape[2]))
     # A matrix product sums rows faster than a reduction over a short axis, and carries NaN along.
     sums = local @ np.ones(local.shape[2], dtype=local.dtype if local.dtype.itemsize > 2 else np.float32)
-    if local.min() >= 0 and np.abs(sums - 1).max() <= SUM_TOLERANCE:
+    # Direct reductions: a service checks one row at a time, where each call counts. Comparisons with NaN are false.
+    low, high = 1 - SUM_TOLERANCE, 1 + SUM_TOLERANCE
+    if (
+        np.minimum.reduce(local, axis=None) >= 0
+        and np.minimum.reduce(sums, axis=None) >= low
+        and np.maximum.reduce(sums, axis=None) <= high
+    ):
         return
-    bad = ~((local >= 0).all(axis=2) & (np.abs(sums - 1) <= SUM_TOLERANCE))
+    bad = ~((local >= 0).all(axis=2) & (sums >= low) & (sums <= high))
     party, row = (int(i) for i in np.argwhere(bad)[0])
     where = f"{name}: party {party}, row {row}" if len(local) > 1 else f"{name}: row {row}"
     values, total = local[party, row], float(sums[party, row])

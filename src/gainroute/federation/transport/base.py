@@ -156,11 +156,12 @@ class Reply:
             If anything is not as requested.
         """
         rows, width = shape
-        positions = np.array(missing, dtype=np.int64)
-        if len(missing) and (positions[0] < 0 or positions[-1] >= rows or (np.diff(positions) <= 0).any()):
-            raise PartyRefusedError(
-                party, f"it reports the positions {list(missing[:5])} of {rows} ids as missing; they must ascend"
-            )
+        if len(missing):
+            positions = np.array(missing, dtype=np.int64)
+            if positions[0] < 0 or positions[-1] >= rows or (np.diff(positions) <= 0).any():
+                raise PartyRefusedError(
+                    party, f"it reports the positions {list(missing[:5])} of {rows} ids as missing; they must ascend"
+                )
         expected = (rows - len(missing), width)
         if values.shape != expected or values.dtype != np.float32:
             raise PartyRefusedError(
