@@ -73,10 +73,11 @@ soak: $(VENV)/.installed-all ## load while parties and coordinator are killed: m
 
 lock: $(VENV)/bin/python ## write requirements.lock; UV_FIND_LINKS or UV_INDEX must offer the CPU build of torch
 	@$(PIP) uv
+	@mkdir -p out && rm -f out/lock.txt
 	@$(BIN)/uv pip compile --quiet pyproject.toml --extra system --extra bench -c constraints.txt --generate-hashes \
-		--no-header --no-emit-index-url --python-version 3.11 --python-platform x86_64-manylinux_2_28 -o out/lock.txt
-	@sed -n '/^#/!q;p' requirements.lock > out/lock.head
-	@cat out/lock.head out/lock.txt > requirements.lock
+		--no-header --no-emit-index-url --no-emit-find-links --python-version 3.11 \
+		--python-platform x86_64-manylinux_2_28 -o out/lock.txt
+	@(sed -n '/^#/!q;p' requirements.lock; cat out/lock.txt) > out/lock.new && mv out/lock.new requirements.lock
 
 clean: ## remove the environment and everything written under out/
 	rm -rf $(VENV) out build dist src/*.egg-info
