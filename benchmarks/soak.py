@@ -1,8 +1,8 @@
 """`python -m benchmarks.soak --minutes M`: load on real processes that are killed (-9) meanwhile, then a verdict.
 
-Three parties serve precomputed answers by id, a coordinator asks them over mutual TLS, and clients ask it at a bounded
-rate. Every minute a party is killed and started again; the coordinator is killed twice before minute three (once in a
-run of a minute). Whatever the clients were told is then set beside an offline replay and the decision log.
+Three parties serve precomputed answers by id, a coordinator queries them over mutual TLS, and clients send requests at
+a bounded rate. Every minute a party is killed and restarted; the coordinator is killed twice before minute three (once
+if the soak lasts one minute). Everything the clients received is then compared with an offline replay and the log.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ OUT = Path("out/bench/soak.json")
 PARTY_AT = 15.0  # seconds into every minute
 COORDINATOR_AT = (38.0, 98.0)
 DOWN_SECONDS = 5.0
-SETTLE_SECONDS = 10.0  # of load after the last restart, however late that was
+SETTLE_SECONDS = 10.0  # load after the last restart, however late that was
 SAY_SECONDS = 10.0
 
 
 def plan(minutes: float) -> list[tuple[float, str]]:
-    """Who is killed when: (seconds, party), or (seconds, "") for the coordinator.
+    """Return who is killed when: (seconds, party), or (seconds, "") for the coordinator.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def plan(minutes: float) -> list[tuple[float, str]]:
 
 
 def soak(minutes: float, folder: Path, say: Callable[[str], None]) -> Seen:
-    """Run it, and return what was seen."""
+    """Run the soak, and return the observations."""
     world = make_world(folder)
     say("starting three parties and a coordinator …")
     parties: list[Down] = []
@@ -95,7 +95,7 @@ def _wait(until: float, load: Load, say: Callable[[str], None], start: float, en
 
 @contextmanager
 def _memory_of(process: Process) -> Iterator[list[tuple[float, int]]]:
-    """Sample a process's memory once a second."""
+    """Sample the memory of a process once per second."""
     found: list[tuple[float, int]] = []
     done = threading.Event()
 
@@ -114,11 +114,11 @@ def _memory_of(process: Process) -> Iterator[list[tuple[float, int]]]:
         thread.join()
 
 
-# ---- what is told ---------------------------------------------------------------------------------------
+# ---- the report -----------------------------------------------------------------------------------------
 
 
 def report(seen: Seen, checks: Sequence[Check]) -> dict[str, Any]:
-    """Everything as one object."""
+    """Return all results as one JSON object."""
     return {
         "seconds": round(seen.end - seen.start, 1),
         "held": all(check.held is not False for check in checks),
@@ -146,14 +146,14 @@ def show(told: dict[str, Any], checks: Sequence[Check], console: Console) -> Non
 
 
 def main() -> int:
-    """Run by the command line; exit code 1 where something does not hold."""
+    """Run from the command line; the exit code is 1 if a promise does not hold."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description="A soak on real processes.")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long (1 or more; 10 by default)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration (1 or more; default 10)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     given = parser.parse_args()
     if not 1 <= given.minutes <= 24 * 60:
         parser.error(f"--minutes is {given.minutes:g}; 1 … 1440 are allowed")
-    # As Ctrl-C does: the processes that were started are ended on the way out.
+    # Like Ctrl-C: the processes that were started are ended on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     told = Console(stderr=True, highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="gainroute-soak-"))

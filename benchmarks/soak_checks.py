@@ -1,4 +1,4 @@
-"""What a soak has to show, judged from what the clients received, the decision log, and the events."""
+"""The promises that a soak checks, from what the clients received, the decision log, and the events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCORE_TOLERANCE = 1e-5  # float32 of values around one, and sums taken in anothe
 
 @dataclass(frozen=True)
 class Check:
-    """One promise: what was seen, and whether it held (None: not checked)."""
+    """One promise: what was observed, and whether it held (None: not checked)."""
 
     what: str
     seen: str
@@ -35,7 +35,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Down:
-    """A process was gone for certain between `gone` and `begun`, and listened again at `back` (monotonic seconds)."""
+    """An outage: the process did not run from `gone` to `begun`, and listened again at `back` (monotonic seconds)."""
 
     name: str
     gone: float
@@ -45,18 +45,18 @@ class Down:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Everything that a soak leaves behind.
+    """All observations of a soak.
 
     Attributes
     ----------
     world, load
         What was served, and what the clients received.
     start, end
-        Of the load; all times are monotonic seconds.
+        Start and end of the load; all times are monotonic seconds.
     parties, coordinators
-        Who was down when.
+        Outages of parties and of the coordinator.
     memory
-        (time, bytes) of the coordinator, once a second.
+        (time, bytes) of the coordinator, once per second.
     codes
         Exit codes after SIGTERM.
     log
@@ -75,7 +75,7 @@ class Seen:
     _firsts: dict[tuple[str, ...], Expected] = field(default_factory=dict)
 
     def first(self, absent: tuple[str, ...] = ()) -> Expected:
-        """Round 1 without some parties, computed once."""
+        """Return Round 1 without some parties, computed once."""
         if absent not in self._firsts:
             self._firsts[absent] = self.world.replay_first(absent)
         return self._firsts[absent]
@@ -87,7 +87,7 @@ class Seen:
 
 
 def judge(seen: Seen) -> list[Check]:
-    """Every row of the table."""
+    """Return every row of the table."""
     return [
         _answered(seen), _unmarked(seen), _marked(seen), _absent(seen), _back(seen), _logged(seen), _memory(seen),
         _ended(seen),
@@ -104,7 +104,7 @@ def _samples(seen: Seen) -> Iterator[tuple[Answered, int, str]]:
 
 
 def _differs(answer: Answered, i: int, expected: Expected, row: int, *, score: bool) -> str:
-    """What is not as expected; empty where all is."""
+    """Describe the first difference from the replay; empty if there is none."""
     if answer.label[i] != expected.label[row]:
         return f"label {answer.label[i]}, replay {expected.label[row]}"
     if answer.escalated[i] != expected.escalated[row]:
@@ -146,7 +146,7 @@ def _unmarked(seen: Seen) -> Check:
 
 
 def _marked(seen: Seen) -> Check:
-    """A marked answer is what its mark says: Round 1 of those present."""
+    """A marked answer is what its mark says: Round 1 of the parties present."""
     row = seen.world.row
     count: Counter[str] = Counter()
     wrong: list[str] = []
@@ -156,7 +156,7 @@ def _marked(seen: Seen) -> Check:
         count[route] += 1
         absent = _named(route)
         if absent is None:
-            wrong.append(f"{answer.ids[i]}: the route {route!r} was not to be expected")
+            wrong.append(f"{answer.ids[i]}: the route {route!r} is unexpected")
             continue
         differs = _differs(answer, i, seen.first(absent), row[answer.ids[i]], score=False)
         if differs:
@@ -167,7 +167,7 @@ def _marked(seen: Seen) -> Check:
 
 
 def _named(route: str) -> tuple[str, ...] | None:
-    """The parties that a mark calls absent, none where Round 2 alone failed; None for what no soak may see."""
+    """Return the parties that a mark calls absent, () if only Round 2 failed, None if the mark is unexpected."""
     reasons = route.removeprefix("degraded:").split("+")
     if not route.startswith("degraded:"):
         return None
@@ -178,7 +178,7 @@ def _named(route: str) -> tuple[str, ...] | None:
 
 
 def _absent(seen: Seen) -> Check:
-    """While a party was certainly gone, each answer says so; and there were such answers for each kill."""
+    """While a party was certainly down, every answer says so; and there were such answers for each kill."""
     counts: list[int] = []
     wrong: list[str] = []
     for down in seen.parties:
@@ -197,7 +197,7 @@ def _absent(seen: Seen) -> Check:
 
 
 def _back(seen: Seen) -> Check:
-    """After each restart answers become whole again, without anybody's help."""
+    """After each restart, answers become complete again without intervention."""
     waits: list[float] = []
     never: list[str] = []
     for down in [*seen.parties, *seen.coordinators]:

@@ -1,4 +1,4 @@
-"""Real processes for the soak: parties and a coordinator by the command line, on loopback, with mutual TLS."""
+"""The processes of the soak: parties and a coordinator, started by their commands, on loopback, with mutual TLS."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class StartError(RuntimeError):
-    """A process did not come up."""
+    """A process did not start."""
 
 
 @dataclass(eq=False)
 class Process:
-    """One command that can be killed and started again; what it writes to stderr is kept in one file."""
+    """One command that can be killed and restarted; its stderr is kept in one file."""
 
     title: str
     command: list[str]
@@ -39,14 +39,14 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs, or ran last."""
+        """Id of the process that runs, or ran last."""
         assert self.running is not None  # noqa: S101 (started before anybody asks)
         return self.running.pid
 
     def begin(self) -> None:
-        """Start it."""
+        """Start the process."""
         environment = {name: text for name, text in os.environ.items() if not name.startswith("GAINROUTE_")}
-        # The fusion's factory is in this repository, beside whatever else was to be found.
+        # The factory of the fusion is in this repository.
         found = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         environment |= {"PYTHONPATH": found, "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"}
         with self.log.open("ab") as errors:
@@ -56,7 +56,7 @@ class Process:
             )  # fmt: skip
 
     def ready(self) -> str:
-        """The line that it prints once it listens."""
+        """Wait for the line that the process prints once it listens, and return it."""
         process = self.running
         assert process is not None  # noqa: S101
         assert process.stdout is not None  # noqa: S101
@@ -73,14 +73,14 @@ class Process:
         return line
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process has ended."""
         if self.running is not None:
             self.running.kill()
             self.running.wait()
             self._let_go()
 
     def stop(self) -> int:
-        """SIGTERM, SIGKILL where that is not enough; returns the exit code."""
+        """Send SIGTERM, then SIGKILL if needed; return the exit code."""
         if self.running is None:
             return 0
         self.running.terminate()
@@ -97,7 +97,7 @@ class Process:
             self.running.stdout.close()
 
     def resident_bytes(self) -> int | None:
-        """Memory that it holds (VmRSS); None while it does not run."""
+        """Resident memory (VmRSS); None while the process does not run."""
         try:
             text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii", errors="replace")
         except OSError:
@@ -107,12 +107,12 @@ class Process:
 
 
 class Federation:
-    """Three parties and a coordinator in a folder; ends every process it began, however it is left.
+    """Three parties and a coordinator in a folder. All processes are ended on exit, also after an error.
 
     Parameters
     ----------
     folder
-        For certificates, settings, data and logs.
+        Folder for certificates, settings, data and logs.
     world
         What is served.
     """
@@ -157,7 +157,7 @@ class Federation:
         self._end()
 
     def stop(self) -> dict[str, int]:
-        """SIGTERM to all, the coordinator first; exit codes by title."""
+        """Send SIGTERM to all, the coordinator first; return exit codes by title."""
         return {process.title: process.stop() for process in (self.coordinator, *self.parties.values())}
 
     def _end(self) -> None:
@@ -172,7 +172,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports below those that the system hands to clients: nobody takes one by chance while its server is down."""
+    """Return ports below the ephemeral range, so that no client takes one while its server is down."""
     found: list[int] = []
     for port in random.sample(range(20000, 30000), 200):  # another soak may run beside this one
         with socket.socket() as trial:

@@ -1,4 +1,4 @@
-"""The soak's clients: a bounded rate of requests, retried until they are answered, every answer kept."""
+"""The clients of the soak: a bounded rate of requests, retried until they are answered. Every answer is kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.soak_federation import HOST, MODEL_NAME
 __all__ = ["Answered", "Load"]
 
 CLIENTS = 4
-PAUSE_SECONDS = 0.2  # between a client's requests: some twenty requests a second in all
+PAUSE_SECONDS = 0.2  # between the requests of a client: about twenty requests per second in total
 MOST_IDS = 16
 RETRY_SECONDS = 0.25
 TIMEOUT_SECONDS = 30.0
@@ -49,15 +49,15 @@ class Load:
     Attributes
     ----------
     port
-        Of the coordinator.
+        Port of the coordinator.
     ids
-        What they ask for.
+        Samples to request.
     answered
         Every answer, in no order.
     refused
-        Answers that were none, by status; ``connection`` where there was no coordinator to answer.
+        Number of refused requests by status; ``connection`` if the coordinator could not be reached.
     wrong
-        What should not have happened: other statuses, replies that make no sense, requests given up.
+        Unexpected events: other statuses, invalid replies, requests given up.
     """
 
     port: int
@@ -88,13 +88,13 @@ class Load:
             while not self._stopping.is_set():
                 self._until_answered(connection, rng.sample(self.ids, rng.randint(1, MOST_IDS)))
                 self._stopping.wait(PAUSE_SECONDS * rng.uniform(0.5, 1.5))
-        except Exception as error:  # noqa: BLE001 (a client that is gone must not pass for one that is content)
+        except Exception as error:  # noqa: BLE001 (a client that has ended must be noticed)
             self._note_wrong(f"client {number} ended: {error!r}")
         finally:
             connection.close()
 
     def _until_answered(self, connection: http.client.HTTPConnection, ids: list[str]) -> None:
-        """Ask, and ask again while there is nobody to answer; what is under way at the end is still answered."""
+        """Send a request until it is answered. A request in flight at the end is still answered."""
         give_up = time.monotonic() + PATIENCE_SECONDS
         while True:
             wait = self._ask(connection, ids)
@@ -108,7 +108,7 @@ class Load:
             time.sleep(wait)
 
     def _ask(self, connection: http.client.HTTPConnection, ids: list[str]) -> float | None:
-        """Ask once; returns seconds to wait before asking again, None where that is not needed."""
+        """Send a request once; return the seconds to wait before the next attempt, None if none is needed."""
         body = {"inputs": [{"name": "id", "shape": [len(ids)], "datatype": "BYTES", "data": ids}]}
         began = time.monotonic()
         try:

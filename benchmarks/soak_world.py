@@ -1,4 +1,4 @@
-"""What the soak serves: seeded numpy data, a router fitted by the library, and the same answered offline."""
+"""The data of the soak: seeded numpy arrays, a router fitted by the library, and the answers computed offline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CODEC = "float32"
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What an offline replay answers to every sample served, one row each."""
+    """The answers of an offline replay, one row per sample."""
 
     label: npt.NDArray[np.int64]
     escalated: npt.NDArray[np.bool_]
@@ -41,18 +41,18 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Samples served: what each party answers, and the router that was fitted on others.
+    """The served samples: the answers of each party, and a router fitted on other samples.
 
     Attributes
     ----------
     ids
-        Of the samples.
+        Sample ids.
     local : (M, N, K)
-        Posteriors, as they are sent.
+        Posteriors, as sent.
     embeddings
-        One (N, d) a party.
+        One (N, d) array per party.
     artifact
-        The router's file; the replay loads it as the coordinator does.
+        File of the router; the replay loads it as the coordinator does.
     """
 
     ids: tuple[str, ...]
@@ -62,16 +62,16 @@ class World:
 
     @cached_property
     def row(self) -> dict[str, int]:
-        """Id → row."""
+        """Row by id."""
         return {name: i for i, name in enumerate(self.ids)}
 
     def write_columns(self, party: int, path: Path) -> None:
-        """The file that a party serves."""
+        """Write the file that a party serves."""
         names = [str(k) for k in range(CLASSES)]
         write_columns(path, self.ids, self.local[party], self.embeddings[party], names, MODEL)
 
     def replay(self) -> Expected:
-        """Algorithm 1 in process, by the artifact on disk."""
+        """Run Algorithm 1 in process, with the artifact on disk."""
         parties = [_InProcess(self, i) for i in range(len(PARTIES))]
         found = gr.predict_two_round(parties, make_fusion(), gr.load(self.artifact), self.ids)
         return Expected(
@@ -80,7 +80,7 @@ class World:
         )  # fmt: skip
 
     def replay_first(self, absent: Sequence[str] = ()) -> Expected:
-        """Round 1 alone, without the parties named: what a degraded answer has to be."""
+        """Run Round 1 only, without the parties named: what a degraded answer has to be."""
         router = gr.load(self.artifact)
         present = np.ones(self.local.shape[:2], dtype=bool)
         present[[PARTIES.index(name) for name in absent]] = False

@@ -1,7 +1,7 @@
-"""Three organisations serve scikit-learn models: a process each, mutual TLS, views that never leave.
+"""Three organisations serve scikit-learn models: one process each, mutual TLS, views that never leave.
 
-Each holds a vertical stripe of every digit. `make_party` is all that an organisation writes; the rest is what
-`gainroute certs` and `gainroute party` do, with the coordinator's part in thirty lines of Python.
+Each holds a vertical stripe of every digit. An organisation writes `make_party` only; `gainroute certs` and
+`gainroute party` do the rest. The coordinator's part is thirty lines of Python.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class SklearnParty:
 
     def answer(self, ids, width, model):
         found = self.views.fetch(ids)
-        rows = np.full((len(ids), width), np.nan, np.float32)  # a row of NaN: I do not have this one
+        rows = np.full((len(ids), width), np.nan, np.float32)  # a row of NaN: the party does not have this sample
         if len(found.positions):
             rows[found.positions] = model(found.raw)
         return rows
