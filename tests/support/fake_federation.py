@@ -46,6 +46,7 @@ class FakeParty:
     codecs: tuple[str, ...] = ("float32",)
     lacks: set[str] = field(default_factory=set)
     delay: tuple[float, float] = (0.0, 0.0)
+    gate: asyncio.Event | None = None  # Round 1 is answered once it is set
     error: tuple[Exception | None, Exception | None] = (None, None)
     change: tuple[Any, Any] = (None, None)
     down: Exception | None = None
@@ -69,6 +70,8 @@ class FakeParty:
     async def _answer(self, number, ids, model, request_id):
         self.calls.append((number + 1, len(ids), model, request_id))
         await asyncio.sleep(self.delay[number])
+        if self.gate is not None and number == 0:
+            await self.gate.wait()
         if self.down is not None or self.error[number] is not None:
             raise self.down or self.error[number]
         if model not in self.models:
@@ -228,6 +231,14 @@ async def running(fed: Federation):
             yield Running(fed, coordinator, client)
     finally:
         await coordinator.stop()
+
+
+def hold(fed: Federation) -> asyncio.Event:
+    """Have the parties hold back their Round-1 answers until the event is set."""
+    gate = asyncio.Event()
+    for party in fed.parties:
+        party.gate = gate
+    return gate
 
 
 def child_environment() -> dict[str, str]:

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_federation import ADMIN, IDS, N, federation, running
+from fake_federation import ADMIN, IDS, N, federation, hold, running
+from waiting import until
 
 import gainroute as gr
 from gainroute._util.hashing import hash_contents
@@ -181,10 +182,11 @@ def test_a_cap_in_bytes_waits_for_a_party_that_comes_late_and_holds_then(fed):
             await up.answers(IDS)
             before = control_status(up.coordinator.deployment.control)
             fed.parties[0].down = None
-            for _ in range(200):
-                if "absent" not in "".join((await up.answers(IDS[:1]))["route"].tolist()):
-                    break
-                await asyncio.sleep(0.02)
+
+            async def back():
+                return "absent" not in "".join((await up.answers(IDS[:1]))["route"].tolist())
+
+            await until(back)
             for _ in range(3):
                 await up.answers(IDS)
             return before, control_status(up.coordinator.deployment.control)
@@ -348,15 +350,16 @@ def test_another_router_brings_a_controller_of_its_own_and_so_does_the_way_back(
 
 
 def test_a_batch_under_way_is_decided_by_the_controller_it_began_with(fed):
-    fed.parties[0].delay = (0.2, 0.0)
-    held = controlled(fed, budget=0.5)
+    held = controlled(fed, budget=0.5).having(rounds={"one_seconds": 30.0})
 
     async def work():
         async with running(held) as up:
             old: Deployment = up.coordinator.deployment
+            gate = hold(fed)
             under_way = asyncio.ensure_future(up.answers(IDS))
-            await asyncio.sleep(0.05)
+            await until(lambda: up.coordinator.batcher.in_flight == N)
             assert (await up.admin("budget", {"budget": 0.0})).status_code == 200
+            gate.set()
             found = await under_way
             return found, old.control.controller.samples, up.coordinator.deployment.control.controller.samples
 

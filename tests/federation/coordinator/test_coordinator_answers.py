@@ -7,7 +7,7 @@ import sqlite3
 
 import numpy as np
 import pytest
-from fake_federation import CLASSES, IDS, K, M, N, federation, running
+from fake_federation import CLASSES, IDS, K, M, N, federation, hold, running
 from waiting import until
 
 import gainroute as gr
@@ -107,21 +107,23 @@ def test_requests_in_flight_share_batches_and_embeddings_are_asked_for_the_escal
     assert sum(second) == expected.escalated.sum()
 
 
+PATIENT = {"one_seconds": 30.0, "two_seconds": 30.0}
+
+
 def first_rounds(fed):
     return [n for number, n, *_ in fed.parties[0].calls if number == 1]
 
 
 def test_what_comes_while_a_batch_is_under_way_goes_together_when_it_is_back(fed):
-    for party in fed.parties:
-        party.delay = (0.2, 0.0)
-
     async def work():
-        async with running(fed.having(batching={"max_wait_ms": 60_000.0})) as up:
+        async with running(fed.having(batching={"max_wait_ms": 60_000.0}, rounds=PATIENT)) as up:
+            gate = hold(fed)
             asked = [asyncio.create_task(up.answers([IDS[0]]))]
             await until(lambda: len(first_rounds(fed)) == 1)
-            for name in IDS[1:4]:
+            for n, name in enumerate(IDS[1:4], 2):
                 asked.append(asyncio.create_task(up.answers([name])))
-                await asyncio.sleep(0.01)
+                await until(lambda n=n: up.coordinator.batcher.in_flight == n)
+            gate.set()
             await asyncio.wait_for(asyncio.gather(*asked), 20)
 
     run(work())
@@ -129,16 +131,15 @@ def test_what_comes_while_a_batch_is_under_way_goes_together_when_it_is_back(fed
 
 
 def test_a_request_that_fills_a_batch_by_itself_does_not_wait_for_others(fed):
-    for party in fed.parties:
-        party.delay = (0.3, 0.0)
-
     async def work():
-        async with running(fed.having(batching={"max_wait_ms": 60_000.0, "max_batch": 4})) as up:
+        async with running(fed.having(batching={"max_wait_ms": 60_000.0, "max_batch": 4}, rounds=PATIENT)) as up:
+            gate = hold(fed)
             slow = asyncio.create_task(up.answers([IDS[0]]))
             await until(lambda: len(first_rounds(fed)) == 1)
             full = asyncio.create_task(up.answers(IDS[1:5]))
             await until(lambda: len(first_rounds(fed)) == 2)
             under_way = not slow.done()
+            gate.set()
             await asyncio.gather(slow, full)
             return under_way
 
@@ -146,16 +147,15 @@ def test_a_request_that_fills_a_batch_by_itself_does_not_wait_for_others(fed):
 
 
 def test_but_it_waits_for_a_slow_batch_no_longer_than_it_is_told(fed):
-    for party in fed.parties:
-        party.delay = (0.3, 0.0)
-
     async def work():
-        async with running(fed.having(batching={"max_wait_ms": 20.0})) as up:
+        async with running(fed.having(batching={"max_wait_ms": 20.0}, rounds=PATIENT)) as up:
+            gate = hold(fed)
             slow = asyncio.create_task(up.answers([IDS[0]]))
             await until(lambda: len(first_rounds(fed)) == 1)
             other = asyncio.create_task(up.answers([IDS[1]]))
             await until(lambda: len(first_rounds(fed)) == 2)
             under_way = not slow.done()
+            gate.set()
             await asyncio.gather(slow, other)
             return under_way
 
@@ -389,17 +389,16 @@ def test_a_full_queue_answers_503_with_retry_after(fed):
 
 
 def test_draining_answers_what_was_taken_on_and_takes_nothing_more(fed):
-    for party in fed.parties:
-        party.delay = (0.1, 0.1)
-
     async def work():
-        async with running(fed) as up:
+        async with running(fed.having(rounds=PATIENT)) as up:
+            gate, batcher = hold(fed), up.coordinator.batcher
             under_way = asyncio.create_task(up.infer(IDS))
-            await asyncio.sleep(0.05)
-            draining = asyncio.create_task(up.coordinator.batcher.drain(5))
-            await asyncio.sleep(0)
+            await until(lambda: batcher.in_flight == N)
+            draining = asyncio.create_task(batcher.drain(30))
+            await until(lambda: batcher.draining)
             refused = await up.infer(IDS)
             ready = await up.client.get("/v2/health/ready")
+            gate.set()
             assert await draining
             return await under_way, refused, ready
 

@@ -51,7 +51,7 @@ async def tell(up, found, labels=None, **more):
     response = await up.client.post("/feedback", json={"feedback": items})
     assert response.status_code == 200, response.text
     assert not response.json()["errors"]
-    await up.coordinator.monitor.look()
+    await up.coordinator.monitor.examine()
 
 
 async def metrics(up):
@@ -110,13 +110,13 @@ def test_scores_that_differ_from_calibration_raise_an_alarm_that_goes_when_they_
                 party.change = (flat, None)
             for _ in range(3):
                 await up.answers(IDS)
-            await up.coordinator.monitor.look()
+            await up.coordinator.monitor.examine()
             raised, told = await up.status(), await metrics(up)
             for party in fed.parties:
                 party.change = (None, None)
             for _ in range(3):
                 await up.answers(IDS)
-            await up.coordinator.monitor.look()
+            await up.coordinator.monitor.examine()
             return raised, told, await up.status()
 
     with caplog.at_level(logging.INFO, "gainroute.coordinator"):
@@ -225,7 +225,7 @@ def test_a_label_counts_once_whatever_is_killed_in_between_and_a_correction_does
             assert (await up.status())["drift"]["labels"] == N
             more = await up.answers(IDS)
             monitor = up.coordinator.monitor
-            monitor.look = monitor.stop = _nothing
+            monitor.examine = monitor.stop = _nothing
             await tell(up, more)  # in the log, and not looked at before the end
 
     async def again():
@@ -386,17 +386,17 @@ def test_from_drift_to_a_new_router_and_back_without_a_failed_or_mixed_answer(fe
             for _ in range(6):
                 await tell(up, await up.answers(IDS))
             up.coordinator.monitor.shadow._due = 0.0
-            await up.coordinator.monitor.look()
+            await up.coordinator.monitor.examine()
             shadowed, told = await up.status(), await metrics(up)
             assert shadowed["version"] == old
             swapped = await up.admin("shadow", {"swap": True})
             assert swapped.status_code == 200, swapped.text
             after = await up.answers(IDS)
-            await up.coordinator.monitor.look()
+            await up.coordinator.monitor.examine()
             status = await up.status()
             back = await up.admin("router", {"rollback": True})
             assert back.status_code == 200, back.text
-            await up.coordinator.monitor.look()
+            await up.coordinator.monitor.examine()
             end.set()
             await asyncio.gather(*clients)
             return old, shadowed, told, swapped.json(), after, status, await up.status()
@@ -445,13 +445,13 @@ def test_a_shadow_survives_a_restart_and_never_answers(fed):
             await asyncio.to_thread(refit, fed)
             response = await up.admin("shadow", {"artifact": "new.safetensors"})
             found = await up.answers(IDS)
-            await up.coordinator.monitor.look()
+            await up.coordinator.monitor.examine()
             return response.json()["shadow"], found, await up.status()
 
     async def again():
         async with running(fed) as up:
             await up.answers(IDS)
-            await up.coordinator.monitor.look()
+            await up.coordinator.monitor.examine()
             kept = await up.status()
             dropped = await up.admin("shadow", {"drop": True})
             none = await up.admin("shadow", {"drop": True})
@@ -495,7 +495,7 @@ def test_a_comparison_without_exploration_says_what_it_lacks(fed):
             assert response.status_code == 200, response.text
             await tell(up, await up.answers(IDS))
             up.coordinator.monitor.shadow._due = 0.0
-            await up.coordinator.monitor.look()
+            await up.coordinator.monitor.examine()
             return (await up.status())["shadow"]
 
     shadow = asyncio.run(work())
@@ -546,7 +546,7 @@ def test_a_file_that_changed_in_the_shadow_is_not_swapped_in_and_a_switch_drops_
             refused = await up.admin("shadow", {"swap": True})
             there = (await up.status())["shadow"]
             await up.admin("router", {"artifact": "two.safetensors", "fusion": {"run": "two"}})
-            await up.coordinator.monitor.look()
+            await up.coordinator.monitor.examine()
             return refused, there, await up.status()
 
     refused, there, status = asyncio.run(work())

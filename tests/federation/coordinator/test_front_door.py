@@ -8,7 +8,6 @@ import json
 import re
 import struct
 import threading
-import time
 from html import escape
 
 import httpx
@@ -276,28 +275,26 @@ def test_tokens_are_known_by_their_hashes():
 @pytest.fixture
 def served(fed):
     """A coordinator on a socket, in a thread; gives its address."""
-    found, stop = {}, threading.Event()
+    found, ready = {}, threading.Event()
+
+    def on_ready(url):
+        found["url"] = url
+        ready.set()
 
     settings = fed.having(server={"port": 0}, fusion=FusionSettings(factory="fake_federation:make_fusion")).settings
     by_name = {p.name: p for p in fed.parties}
 
     async def work():
-        task = asyncio.create_task(
-            serve(settings, connect=lambda p, _: by_name[p.name], on_ready=lambda url: found.update(url=url))
-        )
-        while not stop.is_set() and not task.done():
-            await asyncio.sleep(0.02)
-        task.cancel()
+        task = asyncio.create_task(serve(settings, connect=lambda p, _: by_name[p.name], on_ready=on_ready))
+        found["stop"] = lambda: loop.call_soon_threadsafe(task.cancel)
+        loop = asyncio.get_running_loop()
         await asyncio.gather(task, return_exceptions=True)
 
     thread = threading.Thread(target=lambda: asyncio.run(work()))
     thread.start()
-    for _ in range(500):
-        if "url" in found:
-            break
-        time.sleep(0.02)
+    assert ready.wait(30)
     yield found["url"]
-    stop.set()
+    found["stop"]()
     thread.join()
 
 

@@ -243,10 +243,10 @@ def test_switching_and_rolling_back_under_load_gives_no_failed_and_no_mixed_answ
             load = [asyncio.create_task(client(up, stop, found, i)) for i in range(6)]
             told = []
             for _ in range(3):
-                await asyncio.sleep(0.1)
-                told.append(await up.admin("router", {"artifact": "two.safetensors", "fusion": {"run": "two"}}))
-                await asyncio.sleep(0.1)
-                told.append(await up.admin("router", {"rollback": True}))
+                for change in ({"artifact": "two.safetensors", "fusion": {"run": "two"}}, {"rollback": True}):
+                    answered = len(found)
+                    await until(lambda answered=answered: len(found) >= answered + 12)  # two per client
+                    told.append(await up.admin("router", change))
             stop.set()
             await asyncio.gather(*load)
             return told, found

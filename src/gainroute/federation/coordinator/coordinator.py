@@ -1,4 +1,4 @@
-"""The coordinator itself, without HTTP: parties, batcher, log and what watches over them."""
+"""The coordinator without HTTP: parties, batcher, decision log and monitoring."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ __all__ = ["Coordinator"]
 T = TypeVar("T")
 log = logging.getLogger("gainroute.coordinator")
 RETENTION_SECONDS = 600.0
-IMPATIENT_SECONDS = 1.0
+RETRY_SECONDS = 1.0  # interval of health checks while something is wrong
 
 
 class Coordinator:
-    """Answers samples by Algorithm 1 over remote parties, and keeps book.
+    """Answers samples by Algorithm 1 over remote parties, and logs every decision.
 
     Parameters
     ----------
     settings
-        What it is told.
+        All settings.
     connections
-        One a party, in the order of the route table, named as there.
+        One per party, with the names and the order of the route table.
     load_strong
-        Builds the strong route's end from its settings.
+        Loads the source of strong answers from its settings.
     certificates
-        Days to expiry by name, for metrics and dashboard.
+        Returns days until expiry by name, for metrics and dashboard.
 
     Notes
     -----
-    Between `start` and `stop`, both within one event loop. `start` raises a `HandshakeError` if router, fusion and
-    the parties that answer do not fit together; a party that cannot be reached is waited for.
+    Usable between `start` and `stop`, in one event loop. `start` raises a `HandshakeError` if router, fusion and the
+    parties that answer do not fit together; it does not wait for parties that cannot be reached.
     """
 
     def __init__(
@@ -65,24 +65,26 @@ class Coordinator:
     ) -> None:
         names = [c.name for c in connections]
         if names != [p.name for p in settings.party]:
-            raise SettingError(f"connections lead to {names}, the route table has {[p.name for p in settings.party]}")
+            raise SettingError(
+                f"the connections are to {names}, the route table has {[p.name for p in settings.party]}"
+            )
         self.settings = settings
         self.certificates = certificates
         self.live = LiveStatistics()
         self.metrics = Metrics(self.live)
         self.parties = PartyLinks(connections, settings.rounds.one_seconds)
         self._load_strong = load_strong
-        self._watching: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._sample_bytes: dict[str, int] = {}
         self.log: DecisionLog
         self.batcher: Batcher
         self.operator: Operator
         self.monitor: Monitor
 
-    # ---- from start to stop ---------------------------------------------------------------------
+    # ---- start and stop -------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the log, load what was last in use, shake hands, and take requests."""
+        """Open the log, load the last deployment, do the handshake, and accept requests."""
         self.log = await asyncio.to_thread(DecisionLog, self.settings.log)
         try:
             self.operator = Operator(self.settings, self.parties, self.log, self._load_strong)
@@ -102,17 +104,17 @@ class Coordinator:
             await asyncio.to_thread(self.log.close)
             raise
         for name, error in absent.items():
-            log.warning("party %s is waited for: %s", name, error, extra={"party": name})
-        self._watching = asyncio.create_task(self._watch())
+            log.warning("party %s does not answer yet: %s", name, error, extra={"party": name})
+        self._checking = asyncio.create_task(self._check())
 
     async def stop(self) -> None:
-        """Answer what was taken on, then let go of everything."""
+        """Answer the requests in flight, then close everything."""
         if not await self.batcher.drain(self.settings.server.drain_seconds):
-            log.error("%d samples were not answered in time and are given up", self.batcher.in_flight)
-        if self._watching is not None:
-            self._watching.cancel()
+            log.error("%d samples were not answered in time and are dropped", self.batcher.in_flight)
+        if self._checking is not None:
+            self._checking.cancel()
             with suppress(asyncio.CancelledError):
-                await self._watching
+                await self._checking
         await self.monitor.stop()
         self.batcher.close()
         await self.parties.close()
@@ -176,7 +178,7 @@ class Coordinator:
         return class_names(self.deployment, self.parties.descriptions())
 
     def not_ready(self) -> str:
-        """Why a request would be refused now; empty when it would not."""
+        """Why requests would be refused now; empty if they would be answered."""
         if self.batcher.draining:
             return "the coordinator is stopping"
         if self.log.error and self.settings.log.on_failure == "refuse":
@@ -187,7 +189,7 @@ class Coordinator:
         return ""
 
     def sample_bytes(self, deployment: Deployment) -> int | None:
-        """Payload of one sample in Round 2; None while a party has not told its dimension."""
+        """Payload of one sample in Round 2; None until every party has described itself."""
         known = self._sample_bytes.get(deployment.hash)
         if known is None:
             known = self.operator.sample_bytes(deployment)
@@ -196,28 +198,28 @@ class Coordinator:
             self._sample_bytes = {deployment.hash: known}
         return known
 
-    # ---- watching -------------------------------------------------------------------------------
+    # ---- health --------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
+    async def _check(self) -> None:
         cleaned = 0.0
         while True:
-            restless = any(link.state != "ok" for link in self.parties.links.values()) or bool(self.log.error)
+            wrong = any(link.state != "ok" for link in self.parties.links.values()) or bool(self.log.error)
             seconds = self.settings.rounds.health_seconds
-            await asyncio.sleep(min(seconds, IMPATIENT_SECONDS) if restless else seconds)
+            await asyncio.sleep(min(seconds, RETRY_SECONDS) if wrong else seconds)
             try:
                 await self.parties.check_health(self.deployment)
-                if self.log.error:  # nobody writes while the door is shut: see whether it can be opened again
+                if self.log.error:  # requests are refused, so that nothing else tries to write
                     await self.log.write(lambda c: put_state(c, "probe", time.time()))
                 if time.monotonic() - cleaned > RETENTION_SECONDS:
                     cleaned = time.monotonic()
-                    await self._forget()
+                    await self._delete_old()
             except CoordinatorError as error:
-                log.warning("watching: %s", error)
+                log.warning("health check: %s", error)
             except Exception:
-                log.exception("watching failed; it goes on")
+                log.exception("a health check failed")
 
-    async def _forget(self) -> None:
-        """Delete what is older than the log shall remember, a chunk at a time so that answers get between."""
+    async def _delete_old(self) -> None:
+        """Delete decisions past retention, in chunks, so that answers are written in between."""
         days = self.settings.log.retention_days
         if not days:
             return

@@ -62,7 +62,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         who, name = request.state.who, request.state.request_id
         if body.get("rollback") is True and len(body) == 1:
             deployment = await coordinator.operator.rollback(who, name)
-            await coordinator.monitor.follow()  # what protected the router before protects it again
+            await coordinator.monitor.refresh()  # what protected the router before protects it again
             return now(deployment)
         artifact = body.get("artifact")
         if not isinstance(artifact, str) or "rollback" in body:
@@ -70,7 +70,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         home = coordinator.settings.router.artifact.parent
         fusion = _fusion(body.get("fusion"), home)
         deployment = await coordinator.operator.switch(home / artifact, fusion, who, name)
-        await coordinator.monitor.follow()
+        await coordinator.monitor.refresh()
         return now(deployment)
 
     @routes.post(
@@ -88,7 +88,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         who, name = request.state.who, request.state.request_id
         if body == {"swap": True}:
             deployment = await coordinator.monitor.swap_shadow(who, name)
-            await coordinator.monitor.follow()
+            await coordinator.monitor.refresh()
             return now(deployment)
         if body == {"drop": True}:
             await coordinator.monitor.drop_shadow(who, name)

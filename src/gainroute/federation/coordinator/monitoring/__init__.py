@@ -1,3 +1,3 @@
-"""What looks at answers after they were given: statistics, drift, the shadow router."""
+"""What examines answers after they were given: statistics, drift, the shadow router."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""The drift monitor in the service: fed with what was answered and with labels, remembered, and heard.
+"""The drift monitor in the service: it sees answers and labels, survives restarts, and raises alarms.
 
-Labels are taken from the table `unwatched`, where feedback leaves a note in its own transaction; they are struck from
-it in the transaction that saves the monitor. So each counts once, whatever is killed in between.
+Feedback adds its labels to the table `unwatched` in its own transaction; they are removed in the transaction that saves
+the monitor. So each label counts exactly once, even if the process is killed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = ["ALARMS", "LiveDrift"]
 log = logging.getLogger("gainroute.coordinator")
 
 ALARMS = ("scores", "calibration", "collaboration")
-STATE = "drift:"  # and the router's hash: what is known of one says nothing of another
-MOST_LABELS = 500  # at once: taking in a label costs some 50 µs
-SAVE_SECONDS = 30.0  # how old the saved scores may be; labels and alarms are saved at once
+STATE = "drift:"  # followed by the router's hash: every router has its own monitor
+MOST_LABELS = 500  # per call: a label costs some 50 µs
+SAVE_SECONDS = 30.0  # greatest age of the saved scores; labels and alarms are saved at once
 QUERY = (
     "SELECT u.number, d.router, d.route, d.local, d.score, d.probability, d.explored, d.weak_prediction, "
     "d.strong_prediction, f.label, f.probability AS told FROM unwatched u JOIN decisions d USING (seq) "
@@ -46,55 +46,55 @@ QUERY = (
 
 @dataclass(frozen=True)
 class DriftAlarm:
-    """An alarm that stands: since when (seconds since 1970), and what it says, with its evidence."""
+    """A current alarm: since when (seconds since 1970), and its message with the evidence."""
 
     since: float
     text: str
 
 
 class LiveDrift:
-    """Watches one router after the other, as they come into use.
+    """Monitors the router in use.
 
     Parameters
     ----------
     settings
         The `[drift]` section.
     decisions
-        The decision log: labels and state are there.
+        The decision log, which has the labels and the saved state.
     operator
-        Demands more gain where the settings say so.
+        Raises the required gain where the settings say so.
 
     Attributes
     ----------
     alarms
-        Those that stand, by name.
+        Current alarms by name.
     protection
-        What every score must exceed; None without an alarm, or where nothing shall be done about it.
+        Gain that every escalation must exceed; None without an alarm, or if protection is off.
     """
 
     def __init__(self, settings: DriftSettings, decisions: DecisionLog, operator: Operator) -> None:
         self.enabled = settings.enabled
         self.alarms: dict[str, DriftAlarm] = {}
         self.protection: float | None = None
-        self.labels_wait = True  # left over from before the start, perhaps
+        self.labels_wait = True  # there may be some from before the start
         self._settings, self._log, self._operator = settings, decisions, operator
         self._monitor: DriftMonitor | None = None
-        # As of the last look: the monitor itself may be at work in another thread.
+        # Copies: the monitor itself may be at work in another thread.
         self._report: DriftReport | None = None
         self._recommended: float | None = None
         self._hash = ""
-        self._taken = 0  # number of the last label taken in, struck from the table or not
+        self._taken = 0  # number of the last label read
         self._left_out = 0
         self._unsaved = False
         self._saved = 0.0
-        self._watched_since = time.time()
+        self._since = time.time()
 
-    # ---- what comes in --------------------------------------------------------------------------
+    # ---- input -----------------------------------------------------------------------------------
 
-    async def look(self, deployment: Deployment, score: FloatArray, escalated: BoolArray) -> None:
-        """Take in what was answered by this deployment since the last time, and the labels that wait."""
+    async def examine(self, deployment: Deployment, score: FloatArray, escalated: BoolArray) -> None:
+        """Feed the monitor with new scores of this deployment, and with new labels."""
         if not self.enabled:
-            await self._protect(deployment)  # what an earlier start has demanded
+            await self._protect(deployment)  # remove a floor set before the last restart
             return
         monitor = await self._follow(deployment)
         before = monitor.scores
@@ -107,19 +107,19 @@ class LiveDrift:
         changed = self._note_alarms(self._report)
         if self._settings.protect:
             monitor.protect(self)
-        await self._protect(deployment)  # first: it must not wait for a disk
+        await self._protect(deployment)  # first: it must not wait for the disk
         self._unsaved |= bool(labels) or changed
         if self._unsaved or (monitor.scores is not before and time.monotonic() - self._saved > SAVE_SECONDS):
             await self.save()
 
     async def reset(self, who: str, request_id: str) -> dict[str, DriftAlarm]:
-        """Forget what was watched, alarms above all; returns those that stood."""
+        """Reset the monitor and its alarms; returns the alarms."""
         found, monitor = self.alarms, self._monitor
         if monitor is None:
             return {}
         monitor.reset()
         self._report, self._recommended = monitor.report(), None
-        self.alarms, self.protection, self._watched_since = {}, None, time.time()
+        self.alarms, self.protection, self._since = {}, None, time.time()
 
         def write(connection: sqlite3.Connection) -> None:
             self._write(connection)
@@ -133,22 +133,22 @@ class LiveDrift:
         return found
 
     async def save(self) -> None:
-        """Keep everything over a restart."""
+        """Save the state for a restart."""
         if self._monitor is not None:
             await self._log.write(self._write)
             self._unsaved = False
 
-    # ---- what comes out -------------------------------------------------------------------------
+    # ---- output ---------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What is known, for status and metrics."""
+        """State for /api/status and metrics."""
         report = self._report
         if not self.enabled or report is None:
             return {"enabled": self.enabled, "alarms": {}}
         return {
             "enabled": True,
             "alarms": {name: asdict(alarm) for name, alarm in self.alarms.items()},
-            "since": self._watched_since,
+            "since": self._since,
             "window": self._settings.window,
             "scores": None if report.scores is None else asdict(report.scores) | {"drifted": report.scores.drifted},
             "labels": report.labels,
@@ -167,7 +167,7 @@ class LiveDrift:
     # ---- inside ---------------------------------------------------------------------------------
 
     async def _follow(self, deployment: Deployment) -> DriftMonitor:
-        """The monitor of this version's router: as it was left, or a new one."""
+        """The monitor of this deployment's router: restored, or new."""
         if self._monitor is not None and deployment.hash == self._hash:
             self._monitor.router = deployment.router  # its threshold may have changed
             return self._monitor
@@ -180,17 +180,17 @@ class LiveDrift:
         kept = (await asyncio.to_thread(get_state, self._log.path, (STATE + deployment.hash,))).get(
             STATE + deployment.hash
         )
-        self.alarms, self.protection, self._watched_since = {}, None, time.time()
+        self.alarms, self.protection, self._since = {}, None, time.time()
         if kept is not None:
             try:
                 monitor.restore(kept["monitor"])
             except (SettingError, KeyError, TypeError, ValueError) as error:
-                log.warning("the drift monitor begins anew: %s", error)
+                log.warning("the drift monitor starts afresh: %s", error)
                 monitor.reset()
             else:
                 self.alarms = {name: DriftAlarm(**alarm) for name, alarm in kept["alarms"].items()}
                 self.protection = kept["protection"] if settings.protect else None
-                self._watched_since = kept["since"]
+                self._since = kept["since"]
         self._monitor, self._hash, self._report = monitor, deployment.hash, None
         return monitor
 
@@ -213,7 +213,7 @@ class LiveDrift:
             return connection.execute(QUERY, (self._taken, MOST_LABELS)).fetchall()
 
     def _note_alarms(self, report: DriftReport) -> bool:
-        """Say what is new, and what has gone; whether anything has."""
+        """Log new and ended alarms; returns whether there are any."""
         now = time.time()
         new = {n: DriftAlarm(now, text) for n, text in report.alarms.items() if n not in self.alarms}
         gone = [n for n in self.alarms if n not in report.alarms]
@@ -222,23 +222,23 @@ class LiveDrift:
             log.warning("alarm %s: %s", name, alarm.text, extra=extra)
         for name in gone:
             extra = {"alarm": name, "raised": False, "router": self._hash}
-            log.info("alarm %s is over", name, extra=extra)
-        # What was said when it was raised stands, with its evidence; only scores are judged anew, window by window.
+            log.info("alarm %s has ended", name, extra=extra)
+        # An alarm keeps the evidence it was raised with; only scores are compared anew in every window.
         stand = {n: a for n, a in self.alarms.items() if n not in gone}
         self.alarms = {n: DriftAlarm(a.since, report.alarms[n]) if n == "scores" else a for n, a in stand.items()} | new
         return bool(new or gone)
 
     async def _protect(self, deployment: Deployment) -> None:
-        """Have the deployment demand what is found necessary, and no more."""
+        """Make the deployment require exactly the gain that was found necessary."""
         if deployment.floor == self.protection or (self._operator.deployment is not deployment):
             return
         why = self.alarms.get("collaboration")
         await self._operator.protect(self.protection, "" if why is None else why.text)
         if self.protection is None:
-            log.warning("protection lets go", extra={"protection": None})
+            log.warning("protection has ended", extra={"protection": None})
         else:
             extra = {"protection": self.protection}
-            log.warning("every escalation has to gain more than %g", self.protection, extra=extra)
+            log.warning("protection: every escalation must gain more than %g", self.protection, extra=extra)
 
     def _write(self, connection: sqlite3.Connection) -> None:
         if self._monitor is None:
@@ -247,11 +247,11 @@ class LiveDrift:
             "monitor": self._monitor.state(),
             "alarms": {name: asdict(alarm) for name, alarm in self.alarms.items()},
             "protection": self.protection,
-            "since": self._watched_since,
+            "since": self._since,
         }
         put_state(connection, STATE + self._hash, state)
         connection.execute("DELETE FROM unwatched WHERE number <= ?", (self._taken,))
-        # A rollback goes on where it was; what came before that is forgotten.
+        # States of the current and the previous router are kept, for a rollback; older ones are deleted.
         hashes = (self._hash, self._operator.deployment.hash, self._operator.previous or "")
         keep = [STATE + identity for identity in hashes]
         connection.execute("DELETE FROM state WHERE name LIKE ? AND name NOT IN (?, ?, ?)", (f"{STATE}%", *keep))
@@ -259,7 +259,7 @@ class LiveDrift:
 
 
 def _feed(monitor: DriftMonitor, deployment: Deployment, rows: Sequence[sqlite3.Row]) -> None:
-    """Tell the monitor about labelled decisions; those that carry a probability of their own go together."""
+    """Feed the monitor with labelled decisions, those with a probability of their own separately."""
     for told in (False, True):
         some = [r for r in rows if (r["told"] is not None) is told]
         if some:
@@ -270,7 +270,7 @@ def _feed(monitor: DriftMonitor, deployment: Deployment, rows: Sequence[sqlite3.
 
 
 def _decision(deployment: Deployment, names: Labels, rows: Sequence[sqlite3.Row]) -> ControlledDecision:
-    """The decisions as they were made; what the calibrated posterior said is computed again, if it can be."""
+    """The decisions as they were made; the calibrated posterior is computed again where possible."""
     n, k, m = len(rows), deployment.columns, len(deployment.parties)
     local = np.full((m, n, k), np.nan)
     for i, row in enumerate(rows):

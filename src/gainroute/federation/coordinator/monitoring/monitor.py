@@ -1,4 +1,4 @@
-"""What looks at the answers afterwards, off their path: the drift monitor, and the router in the shadow."""
+"""Examines answers in the background: the drift monitor, and the shadow router."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = ["Monitor"]
 
 log = logging.getLogger("gainroute.coordinator")
 
-# Samples that wait to be looked at; more are not watched, and no memory is lost to them.
+# Samples kept until they are examined; beyond that they are skipped, so that memory is bounded.
 MOST_SCORES = 50_000
 MOST_SHADOWED = 4096
 
 
 class Monitor:
-    """Gathers answers as they are given, and has them looked at every second.
+    """Collects answers as they are given, and has them examined every second.
 
     Parameters
     ----------
@@ -53,50 +53,50 @@ class Monitor:
         self._lock = asyncio.Lock()
         self._ticking: asyncio.Task[None] | None = None
 
-    # ---- from start to stop ---------------------------------------------------------------------
+    # ---- start and stop -------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Go on where the last one stopped: an alarm that stood stands, and protects, before the first request."""
+        """Restore the saved state: an alarm raised before a restart stands before the first request is answered."""
         try:
             await self.shadow.resume(self._operator.deployment)
-        except CoordinatorError as error:  # a full disk, say: whether to answer all the same is for the log's settings
-            log.warning("the shadow could not be brought back: %s", error)
-        await self.follow()
+        except CoordinatorError as error:  # such as a full disk; [log] on_failure decides about requests
+            log.warning("the shadow router could not be restored: %s", error)
+        await self.refresh()
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
-        """Look once more, and keep everything."""
+        """Examine what is left, and save the state."""
         if self._ticking is not None:
             self._ticking.cancel()
             with suppress(asyncio.CancelledError):
                 await self._ticking
         try:
-            await self.look()
+            await self.examine()
             await self.drift.save()
             await self.shadow.save()
         except CoordinatorError as error:
-            log.warning("what was watched could not be kept: %s", error)
+            log.warning("the monitoring state could not be saved: %s", error)
 
-    # ---- on the answers' path: as little as possible ---------------------------------------------
+    # ---- while answering ------------------------------------------------------------------------
 
     def answered(self, outcome: Outcome) -> None:
-        """Note the answers to a request."""
+        """Keep the answers to a request for later."""
         n = len(outcome.ids)
         self._waiting += n
-        if self._waiting <= MOST_SCORES:  # not the outcome itself: its posteriors would have to be kept
+        if self._waiting <= MOST_SCORES:  # not the whole outcome, which holds the posteriors
             self._scores.append((outcome.deployment.hash, outcome.score, outcome.wanted))
         if self.shadow.shadow is not None and self._shadowed + n <= MOST_SHADOWED:
             self._shadowed += n
             self._outcomes.append(outcome)
 
     def labelled(self) -> None:
-        """Note that there are labels in the log that were not looked at."""
+        """Record that the log has new labels."""
         self.drift.labels_wait = True
 
-    # ---- afterwards -----------------------------------------------------------------------------
+    # ---- in the background------------------------------------------------------------------------
 
-    async def look(self) -> None:
-        """Look at everything that came in since the last time."""
+    async def examine(self) -> None:
+        """Examine everything that is new since the last call."""
         async with self._lock:
             deployment = self._operator.deployment
             scores, outcomes = self._scores, self._outcomes
@@ -104,17 +104,17 @@ class Monitor:
             own = [(score, wanted) for identity, score, wanted in scores if identity == deployment.hash]
             score = np.concatenate([np.zeros(0), *(s for s, _ in own)])
             wanted = np.concatenate([np.zeros(0, dtype=bool), *(w for _, w in own)])
-            await self.drift.look(deployment, score, wanted)
-            await self.shadow.look(deployment, outcomes)
+            await self.drift.examine(deployment, score, wanted)
+            await self.shadow.examine(deployment, outcomes)
 
-    async def follow(self) -> None:
-        """Look now, because another router may be in use; what goes wrong is said, and tried again."""
+    async def refresh(self) -> None:
+        """Examine now, for example because the router was switched; errors are logged."""
         try:
-            await self.look()
+            await self.examine()
         except CoordinatorError as error:
-            log.warning("watching the answers: %s", error)
+            log.warning("monitoring: %s", error)
         except Exception:
-            log.exception("watching the answers failed; it goes on")
+            log.exception("monitoring failed")
 
     async def reset(self, who: str, request_id: str) -> dict[str, DriftAlarm]:
         """Reset the drift monitor."""
@@ -122,22 +122,22 @@ class Monitor:
             return await self.drift.reset(who, request_id)
 
     async def load_shadow(self, artifact: Path, who: str, request_id: str) -> None:
-        """Have a router run in the shadow."""
+        """Load a shadow router."""
         async with self._lock:
             await self.shadow.load(artifact, who, request_id)
 
     async def drop_shadow(self, who: str, request_id: str) -> None:
-        """Let go of it."""
+        """Drop the shadow router."""
         async with self._lock:
             await self.shadow.drop(who, request_id)
 
     async def swap_shadow(self, who: str, request_id: str) -> Deployment:
-        """Have it answer."""
+        """Swap the shadow router in."""
         async with self._lock:
             return await self.shadow.swap(who, request_id)
 
     def alarms(self) -> list[dict[str, Any]]:
-        """Alarms that stand, those that cost most first."""
+        """Current alarms, the most serious first."""
         found = self.drift.alarms
         order = ("collaboration", "calibration", "scores")
         return [{"name": n, "since": found[n].since, "text": found[n].text} for n in order if n in found]
@@ -145,4 +145,4 @@ class Monitor:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._seconds)
-            await self.follow()
+            await self.refresh()

@@ -1,7 +1,7 @@
-"""A router in the shadow: it scores what the router in use has answered, and never answers.
+"""The shadow router: it scores the traffic of the router in use, and never answers.
 
-What the strong route would have said where the router in use did not ask is known from explored samples alone, each
-with its probability; `gainroute.control.shadow.compare_shadow` compares them as precisely as they allow.
+What the strong route would have answered where it was not asked is known only from explored samples, each with its
+probability; `gainroute.control.shadow.compare_shadow` estimates the difference from them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ log = logging.getLogger("gainroute.coordinator")
 
 STATE = "shadow"
 SAVE_SECONDS = 10.0
-COMPARE_SECONDS = 5.0  # the least time between comparisons;
-COMPARE_SHARE = 0.05  # one of 5,000 labels takes about a second, and this share of the time is all that they may take
+COMPARE_SECONDS = 5.0  # least time between comparisons
+COMPARE_SHARE = 0.05  # greatest share of time spent on comparisons; one with 5,000 labels takes about a second
 MOST_LABELS = 5000
 QUERY = (
     "SELECT d.local, d.strong_prediction, d.probability, d.threshold, f.label, f.probability AS told FROM feedback f "
@@ -53,7 +53,7 @@ COUNT = "SELECT count(*), max(time) FROM feedback WHERE seq >= ?"
 
 @dataclass(eq=False)
 class Shadow:
-    """What runs in the shadow: its deployment, the hash of the router in use, since when, and what was seen since."""
+    """A shadow router: its deployment, the hash of the router in use, since when, and counts."""
 
     deployment: Deployment
     against: str
@@ -61,14 +61,14 @@ class Shadow:
     counts: ShadowCounts = field(default_factory=ShadowCounts)
 
     def state(self) -> dict[str, Any]:
-        """What a restart needs."""
+        """State to save for a restart."""
         own = self.deployment
         return {"artifact": str(own.path), "hash": own.hash, "against": self.against, "since": self.since,
                 "counts": asdict(self.counts)}  # fmt: skip
 
 
 class LiveShadow:
-    """Loads, scores, compares, and lets go or swaps in.
+    """Loads a shadow router, compares it with the router in use, and drops it or swaps it in.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ class LiveShadow:
     Attributes
     ----------
     shadow
-        What runs in the shadow; None where nothing does.
+        The shadow router; None if there is none.
     comparison
-        How both would have done on labelled answers; what it says, or why it says nothing, is in `status`.
+        Comparison on labelled answers; `status` says why there is none.
     """
 
     def __init__(self, decisions: DecisionLog, operator: Operator, parties: PartyLinks) -> None:
@@ -88,58 +88,59 @@ class LiveShadow:
         self.shadow: Shadow | None = None
         self.comparison: dict[str, Any] | None = None
         self._why = ""
-        self._judged: Any = None  # what the comparison was made of
+        self._judged: Any = None  # number and time of the labels of the last comparison
         self._due = self._saved = 0.0
 
-    # ---- what an admin does ---------------------------------------------------------------------
+    # ---- admin calls ----------------------------------------------------------------------------
 
     async def resume(self, running: Deployment) -> None:
-        """Go on with the shadow that was there before the restart."""
+        """Restore the shadow router of before the restart."""
         kept = (await asyncio.to_thread(get_state, self._log.path, (STATE,))).get(STATE)
         if kept is None:
             return
         try:
             deployment = await asyncio.to_thread(load_beside, Path(kept["artifact"]), running, self._parties.names)
         except GainrouteError as error:
-            log.warning("the shadow is dropped: %s", error)
+            log.warning("the shadow router is dropped: %s", error)
             await self._forget()
             return
         if deployment.hash != kept["hash"] or running.hash != kept["against"]:
-            log.warning("the shadow is dropped: its file, or the router in use, is another one than before")
+            log.warning("the shadow router is dropped: its file or the router in use has changed")
             await self._forget()
             return
         self._begin(Shadow(deployment, kept["against"], kept["since"], ShadowCounts(**kept["counts"])))
 
     async def load(self, artifact: Path, who: str, request_id: str) -> None:
-        """Have a router run in the shadow, in place of any that does."""
+        """Load a shadow router, in place of the current one."""
         running = self._operator.deployment
         deployment = await asyncio.to_thread(load_beside, artifact, running, self._parties.names)
         if deployment.hash == running.hash:
-            raise ConflictError(f"{artifact} is the router in use; the shadow is for another one")
+            raise ConflictError(f"{artifact} is the router in use; load another one")
         absent = await self._parties.handshake(deployment)
         if absent:
             raise PartyMissingError(
-                "a shadow needs every party to say that it has the models: " + "; ".join(map(str, absent.values()))
+                "a shadow router needs every party to confirm that it has the models: "
+                + "; ".join(map(str, absent.values()))
             )
         shadow = Shadow(deployment, running.hash, time.time())
         await self._log.write(lambda c: self._change(c, shadow, "shadow load", who, request_id))
         self._begin(shadow)
 
     async def drop(self, who: str, request_id: str) -> None:
-        """Let go of the shadow."""
+        """Drop the shadow router."""
         if self.shadow is None:
-            raise ConflictError("no router runs in the shadow; load one first")
+            raise ConflictError("there is no shadow router; load one first")
         await self._log.write(lambda c: self._change(c, None, "shadow drop", who, request_id))
         self._begin(None)
 
     async def swap(self, who: str, request_id: str) -> Deployment:
-        """Have the shadow answer from now on; the router before is kept to roll back to."""
+        """Put the shadow router into use; the previous one is kept for a rollback."""
         shadow = self.shadow
         if shadow is None:
-            raise ConflictError("no router runs in the shadow; load one first")
+            raise ConflictError("there is no shadow router; load one first")
         path = shadow.deployment.path
         if await asyncio.to_thread(hash_contents, path) != shadow.deployment.hash:
-            raise HandshakeError(f"{path} has changed since it was loaded into the shadow; load it again")
+            raise HandshakeError(f"{path} has changed since it was loaded; load it again")
         deployment = await self._operator.switch(path, None, who, request_id)
         await self._log.write(lambda c: self._change(c, None, "shadow swap", who, request_id))
         self._begin(None)
@@ -160,13 +161,15 @@ class LiveShadow:
 
     # ---- live traffic ---------------------------------------------------------------------------
 
-    async def look(self, deployment: Deployment, seen: Sequence[Outcome]) -> None:
-        """Score what was answered since the last time, and compare if there are new labels."""
+    async def examine(self, deployment: Deployment, seen: Sequence[Outcome]) -> None:
+        """Score new answers, and compare if there are new labels."""
         shadow = self.shadow
         if shadow is None:
             return
         if deployment.hash != shadow.against:
-            log.warning("the shadow is dropped: another router is in use now", extra={"shadow": shadow.deployment.hash})
+            log.warning(
+                "the shadow router is dropped: another router is in use", extra={"shadow": shadow.deployment.hash}
+            )
             await self._forget()
             return
         own = [outcome for outcome in seen if outcome.deployment.hash == shadow.against]
@@ -181,7 +184,7 @@ class LiveShadow:
             await self.save()
 
     async def save(self) -> None:
-        """Keep the counts over a restart."""
+        """Save the counts for a restart."""
         if self.shadow is not None:
             state = self.shadow.state()
             await self._log.write(lambda c: put_state(c, STATE, state))
@@ -213,7 +216,7 @@ class LiveShadow:
         self.comparison, self._why = vars(found) | {"verdict": found.verdict, "text": str(found)}, ""
 
     def status(self) -> dict[str, Any] | None:
-        """What is known of the shadow; None where there is none."""
+        """State for /api/status and metrics; None if there is no shadow router."""
         shadow = self.shadow
         if shadow is None:
             return None

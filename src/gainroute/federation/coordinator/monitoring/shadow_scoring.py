@@ -27,11 +27,11 @@ class ShadowCounts:
     Attributes
     ----------
     samples, old, new, both
-        Scored by both routers; escalated by the one in use (exploration apart), by the shadow, by both.
+        Scored by both routers; escalated by the one in use (without exploration), by the shadow router, by both.
     same_weak
-        Those on which the cheap answers are the same.
+        Samples with the same weak answer.
     kept, escalated
-        Of the answers given, those of Round 1 and of Round 2.
+        Answers given by Round 1 and by Round 2.
     """
 
     samples: int = 0
@@ -44,21 +44,21 @@ class ShadowCounts:
 
 
 def load_beside(path: Path, running: Deployment, parties: tuple[str, ...]) -> Deployment:
-    """Load a router that is to score what another one answers: the parties' messages must be what it was fitted to."""
-    hash_contents(path)  # a file that is not there is the caller's mistake, and no question of fit
+    """Load a shadow router; it must read the same messages as the router in use."""
+    hash_contents(path)  # raises if there is no such file
     deployment = load_deployment(path, running.fusion, parties)
     old, new = running.router, deployment.router
     wrong: list[str] = []
     if new.n_classes_ != old.n_classes_ or _names(new.classes) != _names(old.classes):
         has, needed = (_names(router.classes) or router.n_classes_ for router in (new, old))
-        wrong.append(f"its classes are {has}, those in use {needed}")
+        wrong.append(f"its classes are {has}, those in use are {needed}")
     if deployment.columns != running.columns:
-        wrong.append(f"it reads {deployment.columns} values a party and sample, {running.columns} are sent")
+        wrong.append(f"it reads {deployment.columns} values per party and sample, {running.columns} are sent")
     if deployment.codec != running.codec:
-        wrong.append(f"its codec is {deployment.codec!r}, the one in use {running.codec!r}")
+        wrong.append(f"its codec is {deployment.codec!r}, the one in use is {running.codec!r}")
     others = [name for name in parties if deployment.model(name) != running.model(name)]
     if others:
-        wrong.append(f"it was calibrated with other models of {', '.join(others)}: switch to it by /admin/router")
+        wrong.append(f"it was calibrated with other models of {', '.join(others)}: switch to it with /admin/router")
     if wrong:
         raise HandshakeError(f"{path} does not fit beside the router in use: " + "; ".join(wrong))
     return deployment
@@ -69,13 +69,13 @@ def _names(classes: Any) -> list[str] | None:
 
 
 def placed_at(shadow: Deployment, running: Deployment) -> Deployment:
-    """The shadow at the operating point at which a swap would begin."""
+    """The shadow router at the set point that a swap would start with."""
     point = running.point
     return shadow.at_budget(point.budget) if point.kind == "budget" and point.budget is not None else shadow
 
 
 def score_beside(shadow: Deployment, seen: Sequence[Outcome], counts: ShadowCounts) -> None:
-    """Have the shadow score what was answered, and count where both agree."""
+    """Score answers with the shadow router, and count agreement."""
     taken: list[tuple[Any, Any, Any]] = []
     for outcome in seen:
         rows = np.flatnonzero(~np.isnan(outcome.score))
@@ -98,7 +98,7 @@ def score_beside(shadow: Deployment, seen: Sequence[Outcome], counts: ShadowCoun
 
 
 def logged_decisions(running: Deployment, rows: Sequence[sqlite3.Row], counts: ShadowCounts) -> LoggedDecisions:
-    """Labelled answers as a comparison takes them; of those without a label, their number is enough."""
+    """Labelled answers for the comparison; of the others only the counts are needed."""
     router = running.router
     names = Labels(router.n_classes_, router.classes)
     m, k = len(running.parties), running.columns

@@ -1,4 +1,4 @@
-"""The last samples and latencies, in rings of fixed size: memory does not grow with time."""
+"""Statistics of recent samples and latencies, in ring buffers of fixed size."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RingBuffer:
 
 
 class LiveStatistics:
-    """What the service has done since it started, and how the last part of it went."""
+    """Counts since the start, and rates and latencies of the recent past."""
 
     def __init__(self) -> None:
         self.since = time.time()
@@ -61,14 +61,14 @@ class LiveStatistics:
         self._latency = {name: RingBuffer(4096) for name in ("round1", "round2", "request")}
 
     def answered(self, outcome: Outcome, sample_bytes: int | None) -> None:
-        """Note the answers to a request.
+        """Count the answers to a request.
 
         Parameters
         ----------
         outcome
-            What became of it.
+            The answers.
         sample_bytes
-            Payload of one sample in Round 2, had it been escalated; None while a party has not told its dimension.
+            Payload of one escalated sample in Round 2; None if unknown.
         """
         n = len(outcome)
         unknown = 0
@@ -86,7 +86,7 @@ class LiveStatistics:
         self.bytes_always += (n - unknown) * (sample_bytes or 0)
 
     def latency(self, name: str, seconds: float) -> None:
-        """Note what a round or a request took."""
+        """Record the duration of a round or a request."""
         self._latency[name].add(seconds)
 
     def rate(self, n: int) -> dict[str, Any]:
