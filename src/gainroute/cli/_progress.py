@@ -1,7 +1,8 @@
-"""How the long commands show their progress: a bar with time left in a terminal, a line a step in a log."""
+"""Progress of long commands: a bar with the time left in a terminal, one line per step elsewhere."""
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +11,11 @@ from typing import Any, Protocol
 from gainroute._util.progress import LineProgress
 from gainroute.cli._output import console
 
-__all__ = ["Telling", "telling"]
+__all__ = ["ProgressDisplay", "show_progress"]
 
 
-class Telling(Protocol):
-    """A `gainroute._util.progress.Progress` that can also say something in between."""
+class ProgressDisplay(Protocol):
+    """A `gainroute._util.progress.Progress` that can also print a line."""
 
     def start(self, name: str, total: int, done: int = 0) -> None:
         """Begin a task."""
@@ -25,12 +26,12 @@ class Telling(Protocol):
         ...
 
     def say(self, text: str) -> None:
-        """Say what comes next."""
+        """Print a line."""
         ...
 
 
 class _OneBar:
-    """The bar of the task at hand; those before it are gone: a seed has dozens of them."""
+    """One bar, for the current task."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -59,10 +60,10 @@ class _OneBar:
 
 
 @contextmanager
-def telling() -> Iterator[Telling]:
-    """Show progress on stderr, as fits what stderr is."""
+def show_progress(*, lines: bool = True) -> Iterator[ProgressDisplay]:
+    """Show progress on stderr: a bar in a terminal; elsewhere one line per step, or nothing."""
     if not sys.stderr.isatty():
-        yield LineProgress(sys.stderr)
+        yield LineProgress(sys.stderr if lines else io.StringIO())
         return
     bar = _OneBar()
     with bar.bars:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +20,7 @@ from gainroute.cli._options import (
     read_utility,
 )
 from gainroute.cli._output import budget_text, console, guarded, notes, print_json, table
+from gainroute.cli._progress import show_progress
 from gainroute.evaluation.compare import ORACLE, REFERENCE, Comparison, candidates, compare_routers, load_router
 
 __all__ = ["compare", "register"]
@@ -65,7 +65,8 @@ def compare(
         whole = read.complete()
         known = whole.in_labels(whole.class_names, whole.local_posteriors.shape[2])
         columns = _columns(known)
-        with _bar(folds * len(named)) as advance:
+        with show_progress(lines=False) as bar:
+            bar.start("fitting", folds * len(named))
             made = compare_routers(
                 known.local_posteriors,
                 **columns,
@@ -75,7 +76,7 @@ def compare(
                 budgets=rates,
                 folds=folds,
                 seed=seed,
-                progress=advance,
+                progress=bar.advance,
             )
     if json:
         print_json(_result(made) | {"warnings": said})
@@ -95,31 +96,6 @@ def _columns(known: Any) -> dict[str, Any]:
     if "strong_prediction" not in found:
         found["strong_prediction"] = known.strong_posterior.argmax(axis=1)
     return found
-
-
-class _bar:  # noqa: N801 (used like a function)
-    """A progress bar on stderr, gone when done."""
-
-    def __init__(self, total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.bars = Progress(
-            TextColumn("fitting {task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self.task = self.bars.add_task("", total=total)
-
-    def __enter__(self) -> Any:
-        self.bars.start()
-        return lambda name: self.bars.update(self.task, advance=1, description=name)
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
 
 
 def _print(made: Comparison) -> None:

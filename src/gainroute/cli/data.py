@@ -39,14 +39,14 @@ def modelnet40(
     json: Json = False,
 ) -> None:
     """Sample points from the official tree of OFF meshes; an interrupted run resumes."""
-    from gainroute.cli._progress import telling
+    from gainroute.cli._progress import show_progress
     from gainroute.training.data.meshes import build_points, points_needed
 
     if image_size < 1 or workers < 1:
         raise SettingError(f"--image-size {image_size}, --workers {workers}: both must be 1 or more")
     count = points_needed(image_size)
     path = out / "modelnet40" / "points.npz"
-    with telling() as told:
+    with show_progress() as told:
         build_points(tree, path, count=count, seed=seed, workers=workers, progress=told)
     if json:
         print_json({"file": str(path), "points_a_mesh": count})

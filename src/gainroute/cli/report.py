@@ -49,9 +49,9 @@ def report(
     json: Json = False,
 ) -> None:
     """Rebuild every table and figure from records. Nothing is trained; torch is not needed."""
-    from gainroute.cli._progress import telling
+    from gainroute.cli._progress import show_progress
 
-    with notes() as said, needing("the report", "plots"), telling() as told:
+    with notes() as said, needing("the report", "plots"), show_progress() as told:
         from gainroute.experiments.report import build_report
 
         extra = comparison_pages_or_note()

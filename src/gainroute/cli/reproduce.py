@@ -54,9 +54,9 @@ def reproduce(
     A seed whose record is in --records-dir is not trained again; an interrupted seed is resumed. Then every page is
     rebuilt as by `gainroute report`.
     """
-    from gainroute.cli._progress import telling
+    from gainroute.cli._progress import show_progress
 
-    with notes() as said, needing("training", "all"), telling() as told:
+    with notes() as said, needing("training", "all"), show_progress() as told:
         from gainroute.experiments.config import load_config
         from gainroute.experiments.records import load_record
         from gainroute.experiments.report import build_report

@@ -50,9 +50,9 @@ def train(
     Writes to --out a folder per party (its models, its views by id), one for the server (fusion head, router), the
     record, results.json and report.html. The command reads all views: run it where that is allowed.
     """
-    from gainroute.cli._progress import telling
+    from gainroute.cli._progress import show_progress
 
-    with notes() as said, needing("training", "all"), telling() as told:
+    with notes() as said, needing("training", "all"), show_progress() as told:
         from gainroute.experiments.pages.headline import print_summary
         from gainroute.experiments.run_report import report_run
         from gainroute.io.preprocess import parse_kinds

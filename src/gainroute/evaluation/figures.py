@@ -1,4 +1,4 @@
-"""Drawing, and nothing else: trade-off curves, reliability diagrams, ablations. Arrays come in, pictures go out.
+"""Draw trade-off curves, reliability diagrams and ablations from arrays; nothing is computed here.
 
 A router looks the same in every picture: a colour (of a palette safe for colour-blind readers), a line style and a
 marker of its own, so that it is told apart in print without colour too. matplotlib is imported inside the functions
@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """One curve: where, how much (mean over seeds), and its standard deviation; shares, not percent."""
+    """One curve: x, y (mean over seeds) and its standard deviation; shares, not percent."""
 
     rate: FloatArray
     value: FloatArray
@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One pair of axes: curves by router, what the axes mean, and the endpoints to mark.
+    """One pair of axes: curves by router, axis labels, and the endpoints to mark.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ def draw_panel(
 def draw_grid(
     rows: Sequence[Sequence[Panel]], *, theme: Theme = LIGHT, cell: tuple[float, float] = (3.6, 2.75)
 ) -> Figure:
-    """Draw panels as the paper does: a row a noise regime, columns Acc., EP and NE, one legend below."""
+    """Draw panels as the paper does: one row per noise regime, columns Acc., EP and NE, one legend below."""
     columns = max(len(row) for row in rows)
     with drawing(theme) as new_figure:
         figure = new_figure((cell[0] * columns, cell[1] * len(rows) + 0.6))
@@ -129,7 +129,7 @@ def draw_grid(
 def draw_reliability(
     rows: Mapping[str, Mapping[str, Diagram]], *, theme: Theme = LIGHT, cell: tuple[float, float] = (2.7, 2.7)
 ) -> Figure:
-    """Draw reliability diagrams: a row a test part, a column a calibrator, both by name."""
+    """Draw reliability diagrams: one row per test part, one column per calibrator, both by name."""
     columns = max(len(row) for row in rows.values())
     with drawing(theme) as new_figure:
         figure = new_figure((cell[0] * columns, cell[1] * len(rows) + 0.5))
@@ -153,7 +153,7 @@ def draw_differences(
     theme: Theme = LIGHT,
     cell: tuple[float, float] = (7.2, 2.7),
 ) -> Figure:
-    """Draw differences with their intervals, a panel a title: by name, (value, low, high) at each of `labels`."""
+    """Draw differences with their intervals, one panel per title: by name, (value, low, high) at each of `labels`."""
     with drawing(theme) as new_figure:
         figure = new_figure((cell[0], cell[1] * len(panels) + 0.6))
         column = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
