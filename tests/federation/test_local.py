@@ -1,4 +1,4 @@
-"""`gainroute up`: a tiny run, real processes, mutual TLS; and that nothing is left behind."""
+"""`gainroute up`: a tiny run, real processes, mutual TLS; nothing remains afterwards."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_killed_outright_it_takes_its_processes_along(run, tmp_path):
         wait_until(gone, 30)
 
 
-def test_what_cannot_be_served_is_said_before_anything_starts(run, tmp_path, monkeypatch):
+def test_an_invalid_run_or_option_is_reported_before_anything_starts(run, tmp_path, monkeypatch):
     def refused(*args):
         done = CliRunner().invoke(app, ["up", *map(str, args)])
         assert done.exit_code == 2, done.output

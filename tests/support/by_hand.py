@@ -23,7 +23,7 @@ GAINROUTE = [sys.executable, "-m", "gainroute"]
 
 
 def gainroute(*words):
-    """Run a command to its end; what it prints."""
+    """Run a command and return its output."""
     done = subprocess.run([*GAINROUTE, *map(str, words)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

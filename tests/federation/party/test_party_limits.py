@@ -63,7 +63,7 @@ def test_rounds_and_coordinators_are_charged_apart():
     assert Quota(0, 0).take("x", 1, 10**9) is None
 
 
-def test_a_quota_used_up_is_told_over_the_wire_and_written_down(federation):
+def test_a_used_up_quota_is_reported_to_the_coordinator_and_audited(federation):
     settings = federation.settings(quota=QuotaSettings(samples_per_minute=5, embeddings_per_minute=2))
 
     async def main():

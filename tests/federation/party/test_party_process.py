@@ -1,4 +1,4 @@
-"""The party as a process: ready, answering, learning of new versions, draining; and the commands around it."""
+"""The party as a process: starting, answering, finding new versions, draining; and the commands around it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def make_party():
 
 
 def opened(gate):
-    """The writing end of a pipe, or None while nobody reads from it."""
+    """The writing end of a pipe, or None while there is no reader."""
     try:
         return os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
@@ -167,7 +167,7 @@ def test_versions_come_and_go_without_a_restart_and_kill_9_is_survived_by_the_co
         asyncio.run(asyncio.wait_for(main(process), 30))
 
 
-def test_check_says_what_would_be_served(federation):
+def test_check_prints_what_would_be_served(federation):
     party = StubParty()
     write_columns(federation.folder / "a.npz", party.ids, party.p, party.e, NAMES, "m1")
     config = write_config(federation, '[source]\ncolumns = "a.npz"')

@@ -1,4 +1,4 @@
-"""A party's settings: from a file and the environment, and no key that nobody knows."""
+"""A party's settings: from a file and the environment. Unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_environment_goes_over_the_file():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ('name = "a"\nnam = 1', "unknown key 'nam'"),
         ("", "'name' is missing"),
@@ -69,13 +69,13 @@ def test_the_environment_goes_over_the_file():
         ('name = "a', "not valid TOML"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_says_value_and_remedy(change, told):
-    with pytest.raises(SettingError, match=told):
+def test_an_invalid_value_is_an_error_with_a_remedy(change, message):
+    with pytest.raises(SettingError, match=message):
         parse_party_settings(LEAST.replace('name = "a"', change), environment={})
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ("", "exactly one of run, factory, columns"),
         ('columns = "a"\nrun = "b"', "run, columns; exactly one"),
@@ -83,13 +83,13 @@ def test_what_cannot_be_says_value_and_remedy(change, told):
         ('run = "b"\nclasses = ["x", "y"]', "states its classes itself"),
     ],
 )
-def test_one_source_and_only_one(source, told):
-    with pytest.raises(SettingError, match=told):
+def test_exactly_one_source_is_needed(source, message):
+    with pytest.raises(SettingError, match=message):
         parse_party_settings(LEAST.replace('columns = "answers.npz"', source), environment={})
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [
         (
             "GAINROUTE_PARTY_LISTN",
@@ -103,8 +103,8 @@ def test_one_source_and_only_one(source, told):
         ("GAINROUTE_PARTY_COORDINATORS", "", "coordinators is empty"),
     ],
 )
-def test_a_variable_that_nobody_knows_is_an_error(key, value, told):
-    with pytest.raises(SettingError, match=told):
+def test_an_unknown_or_invalid_variable_is_an_error(key, value, message):
+    with pytest.raises(SettingError, match=message):
         parse_party_settings(LEAST, environment={key: value})
 
 

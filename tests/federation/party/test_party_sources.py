@@ -1,4 +1,4 @@
-"""Where answers come from: precomputed columns, anybody's object, and a folder that training left."""
+"""Where answers come from: precomputed columns, the object of a factory, and a trained run."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_parquet_columns(tmp_path, lists):
         ({"class_names": np.array(["x", "y"])}, "classes"),
     ],
 )
-def test_columns_that_make_no_sense_are_refused(tmp_path, change, told):
+def test_invalid_columns_are_refused(tmp_path, change, told):
     party = StubParty(5)
     arrays = {"ids": np.arange(5), "posteriors": party.p, "embeddings": party.e, "class_names": np.array(NAMES)}
     arrays = {name: value for name, value in (arrays | change).items() if value is not None}
@@ -173,14 +173,14 @@ def test_a_factory_is_handed_the_views(module, tmp_path):
 
 
 @pytest.mark.parametrize("spec", ["nowhere:make", "party_of_mine:none", "party_of_mine", "party_of_mine:text"])
-def test_a_factory_that_cannot_be_found_says_so(module, spec):
+def test_a_factory_that_cannot_be_loaded_is_an_error(module, spec):
     module.text = "no function"
     with pytest.raises(SettingError, match=r"source\.factory"):
         open_source(SourceSettings(factory=spec), "a")
 
 
 @pytest.mark.parametrize("lacks", ["class_names", "dimension", "model_hash", "embeddings"])
-def test_an_object_that_does_not_say_enough_is_left_out(module, lacks, caplog):
+def test_an_object_without_a_complete_description_is_skipped(module, lacks, caplog):
     party = types.SimpleNamespace(
         class_names=NAMES, dimension=6, model_hash="m", posteriors=lambda ids: ids, embeddings=lambda ids: ids
     )

@@ -1,4 +1,4 @@
-"""Views by sample id: .npz, Parquet, SQLite; what is not there is named, and never guessed."""
+"""Views by sample id: .npz, Parquet, SQLite; missing samples are reported by position."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_sql_by_text_with_nothing_escaped_by_hand(database):
         ({"url": "postgresql+psycopg://u:secret@127.0.0.1:1/x", "table": "t"}, "check views.url"),
     ],
 )
-def test_a_database_that_cannot_be_used_says_why_and_no_password(database, how, told):
+def test_a_database_error_has_the_reason_and_no_password(database, how, told):
     with pytest.raises(DataError, match=told) as caught:
         DatabaseViews(**{"url": database, **how})
     assert "secret" not in str(caught.value)

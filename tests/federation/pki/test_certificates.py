@@ -112,7 +112,7 @@ def test_changed_files_are_taken_and_a_pair_that_does_not_fit_is_not(authority, 
     assert not loaded.reload()
 
 
-def test_what_is_not_a_certificate_says_so(authority, tmp_path):
+def test_a_file_that_is_not_a_certificate_is_an_error(authority, tmp_path):
     files = authority.issue(Identity("party", "a"), tmp_path)
     other = authority.issue(Identity("party", "b"), tmp_path / "b")
     with pytest.raises(DataError, match="is not the key of"):

@@ -36,7 +36,7 @@ def run(main):
 
 
 async def raw(address, credentials, party="a"):
-    """Call without anything of ours on the client's side: the status code for Describe, Stream and health."""
+    """Call with plain gRPC; return the status codes of Describe, Stream and health."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     options = [("grpc.ssl_target_name_override", Identity("party", party).dns)]
@@ -97,7 +97,7 @@ CALLERS = {
     "another party, its certificate good for clients": "PERMISSION_DENIED",
     "a certificate without an identity": "PERMISSION_DENIED",
     "a certificate with two identities": "PERMISSION_DENIED",
-    "a role nobody knows": "PERMISSION_DENIED",
+    "an unknown role": "PERMISSION_DENIED",
     "expired": "UNAVAILABLE",
     "a foreign authority": "UNAVAILABLE",
     "no certificate": "UNAVAILABLE",
@@ -119,7 +119,7 @@ def credentials(who, federation, tmp_path):
         return strange(federation, [])
     if who == "a certificate with two identities":
         return strange(federation, [main, "gainroute://party/b"])
-    if who == "a role nobody knows":
+    if who == "an unknown role":
         return strange(federation, ["gainroute://auditor/main"])
     if who == "expired":
         before = datetime.now(timezone.utc) - 2 * day
@@ -224,7 +224,7 @@ def test_a_party_of_a_foreign_authority_is_not_accepted(federation, tmp_path):
     run(main())
 
 
-def test_a_coordinator_whose_own_certificate_has_expired_is_told_so(federation):
+def test_an_expired_certificate_of_the_coordinator_itself_is_reported(federation):
     before = datetime.now(timezone.utc) - timedelta(days=2)
     files = federation.files("coordinator", "main", days=1, now=before)
 

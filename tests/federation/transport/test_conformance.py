@@ -1,4 +1,4 @@
-"""One suite for every transport: what a coordinator may rely on, whatever lies between it and a party."""
+"""One suite for every transport: what a coordinator can rely on, whatever transport connects it to a party."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def embeddings(ids, codec="float32", model=MODEL):
     return lambda connection: connection.embeddings(ids, model=model, codec=codec, request_id="r")
 
 
-def test_it_says_who_it_is(ask):
+def test_a_party_describes_itself(ask):
     told = ask(StubParty(), lambda connection: connection.describe())
     assert (told.name, told.classes) == ("a", CLASSES)
     assert [(m.hash, m.dimension) for m in told.models] == [(MODEL, DIMENSION)]
@@ -187,7 +187,7 @@ def test_many_calls_at_once_each_get_their_own_answer(ask):
         np.testing.assert_array_equal(reply.values, party.p[[i, (7 * i) % 200]])
 
 
-def test_a_caller_that_stops_waiting_disturbs_nobody(ask):
+def test_a_caller_that_stops_waiting_affects_no_other(ask):
     party = GatedParty()
 
     async def impatient(connection):

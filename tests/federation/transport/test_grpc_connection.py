@@ -1,4 +1,4 @@
-"""A connection that keeps itself alive, and a party that answers nonsense over the wire."""
+"""A connection that reconnects by itself, and a party that sends invalid answers."""
 
 from __future__ import annotations
 
@@ -247,11 +247,11 @@ def test_a_million_ids_at_once(federation):
     assert np.isnan(reply.values[50:]).all()
 
 
-# ---- a party that answers nonsense ------------------------------------------------------------------
+# ---- a party that answers wrongly -------------------------------------------------------------------
 
 
-class Liar(party_pb2_grpc.PartyServicer):
-    """Speaks the protocol, and sends what it is told to."""
+class FaultyParty(party_pb2_grpc.PartyServicer):
+    """Follows the protocol, and sends the answers given to it."""
 
     def __init__(self, describe, answer):
         self.describe, self.answer = describe, answer
@@ -268,15 +268,15 @@ class Liar(party_pb2_grpc.PartyServicer):
 
 
 @asynccontextmanager
-async def lied_to(federation, answer, describe=None):
+async def connected_to_faulty(federation, answer, describe=None):
     files = federation.files("party", "a")
     server = aio.server(options=[("grpc.max_send_message_length", -1)])
     told = {
         "name": "a", "classes": CLASSES, "codecs": ["float32", "int8"],
         "models": [pb.Model(hash=MODEL, dimension=DIMENSION)],
     }  # fmt: skip
-    liar = Liar(pb.DescribeReply(**{**told, **(describe or {})}), answer)
-    party_pb2_grpc.add_PartyServicer_to_server(liar, server)
+    faulty = FaultyParty(pb.DescribeReply(**{**told, **(describe or {})}), answer)
+    party_pb2_grpc.add_PartyServicer_to_server(faulty, server)
     credentials = ReloadingCertificate(CertificateFiles(files.ca, files.certificate, files.key)).server()
     port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
@@ -297,7 +297,7 @@ def response(values=GOOD, *, shape=None, model=MODEL, encoding="float32", missin
     return pb.Response(answer=pb.Answer(model=model, missing=missing, values=tensor))
 
 
-LIES = {
+INVALID = {
     "another model": response(model="m2"),
     "too few rows": response(GOOD[:1]),
     "too many columns": response(np.full((2, 4), 0.25, "<f4")),
@@ -305,7 +305,7 @@ LIES = {
     "shape and bytes disagree": response(data=b"1234"),
     "no bytes": response(data=b""),
     "another encoding": response(encoding="float16", data=GOOD.astype("<f2").tobytes()),
-    "an encoding nobody knows": response(encoding="pickle"),
+    "an unknown encoding": response(encoding="pickle"),
     "float64": response(GOOD.astype("<f8")),
     "NaN": response(np.array([[np.nan, 0.5, 0.5], [0.2, 0.3, 0.5]], "<f4")),
     "a whole row of NaN": response(np.array([[np.nan] * 3, [0.2, 0.3, 0.5]], "<f4")),
@@ -321,17 +321,17 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_refused(federation, lie):
+@pytest.mark.parametrize("how", INVALID)
+def test_an_invalid_answer_is_refused(federation, how):
     async def main():
-        async with lied_to(federation, lambda _: LIES[lie]) as connection:
+        async with connected_to_faulty(federation, lambda _: INVALID[how]) as connection:
             with pytest.raises(PartyRefusedError):
                 await connection.posteriors(["1", "2"], **ASK)
 
     run(main())
 
 
-def test_an_answer_to_nobody_is_dropped(federation):
+def test_an_answer_to_an_unknown_request_is_ignored(federation):
     asked = []
 
     def answer(request):
@@ -342,7 +342,7 @@ def test_an_answer_to_nobody_is_dropped(federation):
         return made
 
     async def main():
-        async with lied_to(federation, answer) as connection:
+        async with connected_to_faulty(federation, answer) as connection:
             first = asyncio.ensure_future(connection.posteriors(["1", "2"], **ASK))
             await until(lambda: asked)
             assert (await connection.posteriors(["1", "2"], **ASK)).values.shape == (2, 3)
@@ -363,9 +363,9 @@ def test_an_answer_to_nobody_is_dropped(federation):
     ],
     ids=str,
 )
-def test_a_description_that_makes_no_sense_is_refused(federation, wrong):
+def test_an_invalid_description_is_refused(federation, wrong):
     async def main():
-        async with lied_to(federation, lambda _: response(), wrong) as connection:
+        async with connected_to_faulty(federation, lambda _: response(), wrong) as connection:
             with pytest.raises(PartyRefusedError):
                 await connection.describe()
 

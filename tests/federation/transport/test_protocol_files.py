@@ -1,4 +1,4 @@
-"""The protocol: generated code fits the .proto, and what v1 has fixed stays as it is."""
+"""The protocol: the generated code matches the .proto, and v1 stays compatible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One channel and one stream to a party. Requests are told apart by number; answers arrive in any order."""
+"""One channel and one stream to a party. A number identifies each request; answers arrive in any order."""
 
 from __future__ import annotations
 
