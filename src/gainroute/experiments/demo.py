@@ -1,4 +1,4 @@
-"""The demo: digits in four quadrants, one a party. Train, calibrate, route with every router, and show what it gave."""
+"""The demo: digits in four quadrants, one per party, from training to a report of every router."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from gainroute._version import __version__
 from gainroute.errors import MissingExtraError, NotAnArtifactError
 from gainroute.evaluation.figures import encode
 from gainroute.experiments.config import Config, load_config
-from gainroute.experiments.pages.demo import TITLE, demo_page, draw_demo
+from gainroute.experiments.pages.demo import demo_page, draw_demo
 from gainroute.experiments.pages.headline import headline_of, print_summary
+from gainroute.experiments.pages.parts import TITLE
 from gainroute.experiments.records import Record, load_record, save_record
 from gainroute.experiments.study import study_of
 from gainroute.experiments.summary import summarise
@@ -30,23 +31,23 @@ __all__ = ["print_demo", "run_demo"]
 
 
 def run_demo(out_dir: str | Path, *, seed: int = 0, progress: bool = True) -> dict[str, Any]:
-    """Run the digits from end to end and write what came of it.
+    """Train, calibrate and route the digits, and write a report.
 
     Parameters
     ----------
     out_dir
-        Gets ``report.html`` (self-contained), ``tradeoff.png`` and ``results.json``; in ``run`` a folder for each party
-        and one for the server, with the calibrated router, to serve from; and the record, so that a second run only
-        routes.
+        Gets ``report.html`` (self-contained), ``tradeoff.png`` and ``results.json``; in ``run`` a folder per party
+        and one for the server, with the calibrated router, ready to serve; and the record, so that a second run
+        trains nothing.
     seed
-        Of the calibration split, of training and of the noise.
+        Seed of the calibration split, of training and of the noise.
     progress
         Whether bars are drawn on the standard error stream.
 
     Returns
     -------
     dict
-        What ``results.json`` holds, for `print_demo`: `gainroute.experiments.study.summarise`, and a headline.
+        What ``results.json`` holds: `gainroute.experiments.summary.summarise`, and a headline; for `print_demo`.
     """
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,7 @@ def run_demo(out_dir: str | Path, *, seed: int = 0, progress: bool = True) -> di
 
 
 def _record(config: Config, seed: int, out: Path, bars: Any) -> Record:
-    """Read the trained cell, or train it: one that was made by another config or seed is not taken."""
+    """Read the record of an earlier run, or train; a record of another config or seed is not used."""
     path, folder = out / "record.npz", out / "run"
     try:
         kept = load_record(path)
@@ -91,7 +92,7 @@ def _record(config: Config, seed: int, out: Path, bars: Any) -> Record:
         if error.name != "torch":
             raise
         raise MissingExtraError("the demo", "all") from error
-    save_record(record, path, bits=32)  # last: a record says that the run's folder is whole
+    save_record(record, path, bits=32)  # last: a record means that the run's folder is complete
     return record
 
 
@@ -106,10 +107,10 @@ def print_demo(results: Mapping[str, Any], console: Console) -> None:
         results,
         console,
         title=TITLE,
-        about=f"Handwritten digits, cut into {len(results['parties'])} quadrants, one a party. "
+        about=f"Handwritten digits, cut into {len(results['parties'])} quadrants, one per party. "
         f"{results['test_samples']} test images, {results['calibration_samples']} for calibration.",
-        closing=f"{results['seconds']['all']:.0f} s. Beside the report: tradeoff.png, results.json, and run/ to serve "
-        f"from. Open\n{folder / 'report.html'}",
+        closing=f"{results['seconds']['all']:.0f} s. Beside the report: tradeoff.png, results.json, and run/, ready to "
+        f"serve. Open\n{folder / 'report.html'}",
     )
 
 
@@ -123,11 +124,11 @@ class _Silence(NoProgress):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 class _Bars:
-    """One bar a kind of model, not one a model: sixteen bars for learning to defer would bury the table."""
+    """One bar per kind of model: a bar per model would fill the screen, learning to defer alone has sixteen."""
 
     def __init__(self, config: Config) -> None:
         from rich.console import Console
@@ -159,5 +160,5 @@ class _Bars:
             self._tasks[self._kind] = self._bars.add_task(self._words.get(self._kind, name), total=whole)
         self._bars.advance(self._tasks[self._kind], done)
 
-    def advance(self, note: str = "") -> None:  # noqa: ARG002 (the protocol hands a note; the bars have no room for it)
+    def advance(self, note: str = "") -> None:  # noqa: ARG002 (part of the protocol; these bars show no notes)
         self._bars.advance(self._tasks[self._kind], 1)

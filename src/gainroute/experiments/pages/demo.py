@@ -1,4 +1,4 @@
-"""What the demo says: its figures, and the page that explains them."""
+"""The report of the demo: its figures, and the page that explains them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from gainroute._version import __version__
 from gainroute.experiments.pages import html, tables
 from gainroute.experiments.pages.headline import BUDGET, against, deployed, sentence
 from gainroute.experiments.pages.parts import (
+    TITLE,
     Pictures,
     draw_panels,
     draw_regime,
     drawn_routers,
+    escalated_section,
+    html_table,
     picture,
+    reliability_picture,
     route_cards,
-    shown_table,
+    routers_section,
 )
 from gainroute.experiments.pages.text import signed
 from gainroute.experiments.records import Record
@@ -26,23 +30,18 @@ from gainroute.experiments.study import Study
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.types import FloatArray
 
-__all__ = ["TITLE", "demo_page", "draw_demo"]
-
-TITLE = "Collaborate only where it pays"
-
-
-# ---- the page -----------------------------------------------------------------------------------
+__all__ = ["demo_page", "draw_demo"]
 
 
 def draw_demo(study: Study, record: Record) -> dict[str, tuple[Any, Any]]:
-    """Every figure in both themes."""
+    """Draw every figure in both themes."""
     names = drawn_routers(record)
     drawn = draw_panels(study, names, "Digits in four quadrants: what each budget buys")
     return drawn | {"noisy": draw_regime(study, names, study.regimes[-1], "The same under noise")}
 
 
 def demo_page(results: Mapping[str, Any], record: Record, pictures: Pictures) -> str:
-    """Write the whole report, figures inside."""
+    """Write the report as one HTML page with its figures."""
     head = results["headline"]
     noisy = list(results["regimes"])[-1]
     body = [
@@ -51,75 +50,58 @@ def demo_page(results: Mapping[str, Any], record: Record, pictures: Pictures) ->
         html.section(
             "What happens here",
             html.paragraph(
-                f"Each of {results['test_samples']} handwritten digits is cut into four quadrants, and each quadrant "
-                "belongs to one party, which does not share it. In Round 1 every party sends ten probabilities; "
-                "pooled, they give the weak answer. In Round 2 every party sends an embedding as well, "
-                "and a model that sees all of them gives the strong answer. It is better, and costs more bytes."
+                f"Each of {results['test_samples']} handwritten digits is cut into four quadrants. Each quadrant "
+                "belongs to a different party, which shares it with no one. In Round 1 every party sends ten "
+                "probabilities; they are pooled into the weak answer. In Round 2 every party also sends an embedding, "
+                "and a model that sees all embeddings gives the strong answer. It is right more often, but costs more."
             ),
             html.paragraph(
-                "The router decides after Round 1, sample by sample, whether Round 2 is worth it. Its score is the "
-                "accuracy it expects to gain; the samples with the highest scores are escalated, as many as the "
-                "budget allows."
+                "After Round 1 the router decides for each sample whether Round 2 is worth it. Its score is the "
+                "expected gain in accuracy; the samples with the highest scores are escalated, up to the budget."
             ),
             _stories(record),
         ),
-        html.section(
-            "Every router, every budget",
-            picture(
-                pictures,
-                "accuracy",
-                "Accuracy against the escalation rate, a line a router",
-                "Further up and further left is better. Squares: never and always escalating. The oracle knows which "
-                "answers are wrong and bounds every router; random is what a budget buys without a score. Learning to "
-                "defer trains Round-1 models of its own (α chosen on calibration data) and may start elsewhere.",
+        routers_section(
+            results,
+            pictures,
+            note=" Learning to defer trains Round 1 models of its own (α chosen on calibration data), so its line may "
+            "start elsewhere.",
+            below=html.paragraph(
+                "One seed and a small test set: differences of less than about a point are within chance.", small=True
             ),
-            shown_table(tables.accuracy_table(results, "0")),
-            html.paragraph("One seed and a small test set: differences below a point or so are chance.", small=True),
         ),
-        html.section(
-            "What is escalated",
-            html.paragraph(
+        escalated_section(
+            results,
+            pictures,
+            above=html.paragraph(
                 "Most answers do not change in Round 2. A good router spends its budget on samples whose error the "
-                "strong route corrects (escalation precision, EP) and not on those it leaves as they are (neutral "
-                "escalations, NE)."
+                "strong route corrects (escalation precision, EP) and not on samples whose outcome stays the same "
+                "(neutral escalations, NE)."
             ),
-            '<div class="pair">',
-            picture(
-                pictures, "EP", "EP against the escalation rate", "Higher is better: escalations that correct an error."
-            ),
-            picture(
-                pictures, "NE", "NE against the escalation rate", "Lower is better: escalations that change nothing."
-            ),
-            "</div>",
-            shown_table(tables.budget_table(results, "0", OURS)),
         ),
         html.section(
             "Why calibration matters",
             html.paragraph(
-                "A mean of several posteriors is seldom as sure as it is right. An expected gain can only be "
-                "computed from probabilities that mean what they say, so the router first learns, on held-out samples, "
-                "what the pooled posterior is worth."
+                "A pool of several posteriors is rarely right as often as it claims. An expected gain needs "
+                "probabilities that can be relied on, so the router first learns, on held-out samples, how the pooled "
+                "posterior relates to the true class."
             ),
-            picture(
+            reliability_picture(
                 pictures,
-                "reliability",
-                "Reliability diagrams before and after calibration",
-                "On the dotted line, a posterior that says 80 % is right in 80 % of the cases. ECE is the mean "
-                "distance from it. These are test samples, which calibrated nothing; a few hundred calibration samples "
-                "bring the posterior nearer to the line, not onto it.",
+                note=" A few hundred calibration samples bring the posterior closer to the line, not onto it.",
             ),
         ),
         html.section(
             "When views are degraded",
             html.paragraph(
-                f"The same models and the same routers, with noise on the images of {noisy} of the "
-                f"{results['class_count']} classes at test time, which nothing was trained or calibrated for."
+                f"The same models and routers, with noise on the images of {noisy} of the {results['class_count']} "
+                "classes at test time. Nothing was trained or calibrated for it."
             ),
-            picture(pictures, "noisy", "Accuracy against the escalation rate under noise", "Nothing was fitted anew."),
-            shown_table(tables.deployed_table(results, (OURS,))),
+            picture(pictures, "noisy", "Accuracy against the escalation rate under noise", "Nothing was refitted."),
+            html_table(tables.deployed_table(results, (OURS,))),
             html.paragraph(
                 "Threshold “cross-fitted” is the default, “calibration” the paper's quantile. A threshold from clean "
-                "data need not hold its budget under noise: samples that have become more doubtful score higher.",
+                "data need not keep its budget under noise: samples that have become more doubtful score higher.",
                 small=True,
             ),
         ),
@@ -133,7 +115,7 @@ def demo_page(results: Mapping[str, Any], record: Record, pictures: Pictures) ->
 
 
 def _stories(record: Record) -> str:
-    """Three test samples: one escalated for good reason, one kept for good reason, one that was missed."""
+    """Three test samples: one escalated and corrected, one kept and right, one that should have been escalated."""
     images = _images(record)
     if images is None:
         return ""
@@ -174,7 +156,7 @@ def _stories(record: Record) -> str:
 
 
 def _images(record: Record) -> FloatArray | None:
-    """The test images, (N, 8, 8), if scikit-learn is here to give them."""
+    """The test images, (N, 8, 8); None without scikit-learn."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:

@@ -1,4 +1,4 @@
-"""Pieces that every report page is made of: the cards of both routes, figures in both themes, tables."""
+"""Parts that HTML reports share: cards of both routes, figures in both themes, tables, whole sections."""
 
 from __future__ import annotations
 
@@ -8,19 +8,33 @@ from typing import Any
 from gainroute.evaluation.figures import DARK, LIGHT, draw_panel, draw_reliability, encode, rate_panel
 from gainroute.experiments.figures import diagrams_of, lines_of
 from gainroute.experiments.measures import chosen_alpha
-from gainroute.experiments.pages import html
-from gainroute.experiments.pages.text import Table
+from gainroute.experiments.pages import html, tables
+from gainroute.experiments.pages.text import Table, percent
 from gainroute.experiments.records import Record
 from gainroute.experiments.scores import ANALYTICAL, ORACLE, OURS, REFERENCE, defer_name
 from gainroute.experiments.study import Study
 
-__all__ = ["Pictures", "draw_panels", "draw_regime", "drawn_routers", "picture", "route_cards", "shown_table"]
+__all__ = [
+    "TITLE",
+    "Pictures",
+    "draw_panels",
+    "draw_regime",
+    "drawn_routers",
+    "escalated_section",
+    "html_table",
+    "picture",
+    "reliability_picture",
+    "route_cards",
+    "routers_section",
+]
+
+TITLE = "Collaborate only where it pays"
 
 Pictures = Mapping[str, tuple[Any, Any]]
 
 
 def drawn_routers(record: Record) -> list[str]:
-    """Routers to draw: one α of learning to defer, chosen on calibration data, is enough for a figure."""
+    """Names of the routers to draw; of learning to defer, the α that is best on calibration data."""
     alpha = chosen_alpha(record)
     defer = [] if alpha is None else [defer_name(alpha)]
     return [OURS, ANALYTICAL, REFERENCE, "learned gain", *defer, "random", ORACLE]
@@ -28,7 +42,7 @@ def drawn_routers(record: Record) -> list[str]:
 
 def draw_panels(study: Study, names: Sequence[str], title: str) -> dict[str, tuple[Any, Any]]:
     """Accuracy, EP and NE on clean samples, and reliability before and after calibration; light and dark each."""
-    words = {"accuracy": title, "EP": "Are the right samples escalated?", "NE": "How many escalations are idle?"}
+    words = {"accuracy": title, "EP": "Are the right samples escalated?", "NE": "How many escalations change nothing?"}
     drawn = {}
     for measure, heading in words.items():
         panel = rate_panel(lines_of(study, names, 0, measure), measure, heading)
@@ -59,33 +73,68 @@ def picture(pictures: Pictures, name: str, alt: str, caption: str) -> str:
     return html.figure(encode(light, "svg"), encode(dark, "svg"), alt, caption, narrow=narrow)
 
 
-def shown_table(shown: Table) -> str:
-    """A table of `gainroute.experiments.pages.tables` as HTML."""
+def html_table(shown: Table) -> str:
+    """Render a table as HTML."""
     return html.table(
         shown.header, shown.rows, caption=shown.caption, main=shown.main, faint=shown.faint, best=shown.best
     )
 
 
 def route_cards(results: Mapping[str, Any]) -> str:
-    """Never, sometimes, always: accuracy and bytes of both routes and of the router between them."""
+    """Accuracy and bytes of never, sometimes and always escalating, side by side."""
     head = results["headline"]
     size = dict(zip(results["rates"], results["bytes"], strict=True))
+
+    def card(title: str, accuracy: float, rate: float, about: str, *, main: bool = False) -> html.Card:
+        return html.Card(title, f"{percent(accuracy)} %", (about, f"{size[rate]:,.0f} bytes per sample"), main=main)
+
     budget = head["budget"]
     return html.cards(
         [
-            html.Card(
-                "Weak route", f"{100 * head['weak']:.1f} %", ("never escalate", f"{size[0.0]:,.0f} bytes a sample")
-            ),
-            html.Card(
-                "Expected-gain router",
-                f"{100 * head['accuracy']:.1f} %",
-                (f"escalate {100 * budget:g} %", f"{size[budget]:,.0f} bytes a sample"),
-                main=True,
-            ),
-            html.Card(
-                "Strong route",
-                f"{100 * head['strong']:.1f} %",
-                ("always escalate", f"{size[1.0]:,.0f} bytes a sample"),
-            ),
+            card("Weak route", head["weak"], 0.0, "never escalate"),
+            card("Expected-gain router", head["accuracy"], budget, f"escalate {100 * budget:g} %", main=True),
+            card("Strong route", head["strong"], 1.0, "always escalate"),
         ]
+    )
+
+
+def routers_section(results: Mapping[str, Any], pictures: Pictures, *, note: str = "", below: str = "") -> str:
+    """Accuracy of every router at every budget; `note` ends the caption of the figure, `below` is HTML at the end."""
+    return html.section(
+        "Every router, every budget",
+        picture(
+            pictures,
+            "accuracy",
+            "Accuracy against the escalation rate, one line per router",
+            "Further up and further left is better. Squares: never and always escalating. The oracle knows which "
+            "answers are wrong and bounds every router; random escalation uses no score." + note,
+        ),
+        html_table(tables.accuracy_table(results, "0")),
+        below,
+    )
+
+
+def escalated_section(results: Mapping[str, Any], pictures: Pictures, *, above: str = "") -> str:
+    """Which samples are escalated, by EP and NE, and what each budget buys; `above` is HTML at the beginning."""
+    return html.section(
+        "What is escalated",
+        above,
+        '<div class="pair">',
+        picture(
+            pictures, "EP", "EP against the escalation rate", "Higher is better: escalations that correct an error."
+        ),
+        picture(pictures, "NE", "NE against the escalation rate", "Lower is better: escalations that change nothing."),
+        "</div>",
+        html_table(tables.budget_table(results, "0", OURS)),
+    )
+
+
+def reliability_picture(pictures: Pictures, *, note: str = "") -> str:
+    """The reliability diagrams before and after calibration; `note` ends the caption."""
+    return picture(
+        pictures,
+        "reliability",
+        "Reliability diagrams before and after calibration",
+        "On the dotted line, a posterior of 80 % is right in 80 % of the cases. ECE is the mean distance from the "
+        "line, on test samples, which were not used for calibration." + note,
     )
