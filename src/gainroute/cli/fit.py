@@ -67,7 +67,7 @@ def fit(
         float | None,
         typer.Option(
             show_default=False,
-            help="Never escalate at a score below this, whatever the budget; 0 means: never pay for an expected loss.",
+            help="Never escalate at a score below this, even within the budget; 0: never pay for an expected loss.",
         ),
     ] = None,
     utility: Utility = None,

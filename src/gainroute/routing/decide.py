@@ -37,7 +37,7 @@ BUDGET_REMEDY = "the share of samples that may be escalated, such as 0.2"
 def escalate(score: FloatArray, threshold: float) -> BoolArray:
     """π = 1[s > τ] (eq. 19). Strictly: with `>=`, ties overshoot the budget.
 
-    A threshold of −∞ escalates every sample that has a score, whatever the score.
+    A threshold of −∞ escalates every sample that has a score.
     """
     if threshold == -math.inf:
         return ~np.isnan(score)

@@ -1,4 +1,4 @@
-"""What goes over the wire: the codecs of embeddings, and how many bytes a sample costs."""
+"""What goes over the wire: the codecs of embeddings, and the bytes per sample."""
 
 from __future__ import annotations
 
