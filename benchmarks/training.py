@@ -1,4 +1,4 @@
-"""Split training in process against one monolithic PyTorch model of the same parts: samples a second."""
+"""Split training in process against one monolithic PyTorch model of the same parts: samples per second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = VflSettings(epochs=1, batch=BATCH, width=WIDTH, latent=256, dropout=0
 
 
 def run() -> Iterator[Row]:
-    """Measure a few batches of four width-32 ResNet-18 on 16 × 16 views, the two ways taking turns."""
+    """Measure a few batches of four width-32 ResNet-18 on 16 × 16 views, alternating between the two."""
     rng = np.random.default_rng(0)
     samples = BATCH * BATCHES
     views = [rng.normal(size=(samples, 3, 16, 16)).astype(np.float32) for _ in range(PARTIES)]
@@ -71,7 +71,7 @@ def _split(views: list[np.ndarray], labels: Tensor) -> tuple[list[InProcessParty
 
 
 class _Whole:
-    """What one would write without parties: all encoders and the head in one graph, one optimiser."""
+    """The same model without parties: all encoders and the head in one graph, with one optimiser."""
 
     def __init__(self, views: list[np.ndarray]) -> None:
         encoders, self.head = _models()

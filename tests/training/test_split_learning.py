@@ -4,8 +4,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gainroute._util.progress import NoProgress
-from gainroute.training.checkpoint import Checkpoint
 from gainroute.training.defer import defer_loss, pool_defer
 from gainroute.training.masked import random_presence, subsets
 from gainroute.training.models.encoders import ResNet18
@@ -13,6 +11,7 @@ from gainroute.training.models.fusion import FusionHead
 from gainroute.training.optimise import batches, one_cycle, seeded
 from gainroute.training.settings import VflSettings
 from gainroute.training.split_learning import FusionServer, InProcessParty, train_split
+from gainroute.training.stage import Stage
 from gainroute.training.training_view import TrainingView, place
 
 N, K = 24, 3
@@ -91,7 +90,7 @@ def test_split_training_learns() -> None:
         head = FusionHead(dimensions=[32, 32], latent=8, classes=K)
     parties = [InProcessParty(e, v, labels, settings) for e, v in zip(encoders, views, strict=True)]
     server = FusionServer(head, labels, settings)
-    train_split(parties, server, N, settings, name="vfl", seed=0, checkpoint=Checkpoint(), progress=NoProgress())
+    train_split(Stage("vfl", seed=0), parties, server, N, settings)
     answer = head([e(torch.from_numpy(v.clean)) for e, v in zip(encoders, views, strict=True)]).argmax(dim=1)
     assert (answer == labels).float().mean() > 0.9
 

@@ -1,31 +1,34 @@
-"""How long work reports itself: a tiny protocol, a silent implementation and one that draws bars."""
+"""Progress of long work: a small protocol, and implementations that print nothing, lines, or a bar."""
 
 from __future__ import annotations
 
+import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-__all__ = ["LineProgress", "NoProgress", "Progress", "RichProgress"]
+__all__ = ["BarProgress", "LineProgress", "NoProgress", "Progress", "show_progress"]
 
 
 class Progress(Protocol):
-    """What long work tells of itself: one task at a time, begun by name and advanced in equal steps."""
+    """Where long work reports its progress: one task at a time, started by name and advanced in equal steps."""
 
     def start(self, name: str, total: int, done: int = 0) -> None:
-        """Begin the task `name` of `total` steps, `done` of which an earlier run has left finished."""
+        """Start the task `name` of `total` steps, `done` of which an earlier run has finished."""
         ...
 
     def advance(self, note: str = "") -> None:
-        """One step is done; `note` is a short word on it, such as the loss."""
+        """Report that one more step is done, with a short note such as the loss."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Report a line of text."""
         ...
 
 
 class NoProgress:
-    """Says nothing."""
+    """Prints nothing."""
 
     def start(self, name: str, total: int, done: int = 0) -> None:
         """Ignore the task."""
@@ -33,9 +36,12 @@ class NoProgress:
     def advance(self, note: str = "") -> None:
         """Ignore the step."""
 
+    def say(self, text: str) -> None:
+        """Ignore the text."""
+
 
 class LineProgress:
-    """One line a step, for logs.
+    """One line per step, for logs, with the seconds since the start.
 
     Parameters
     ----------
@@ -48,62 +54,59 @@ class LineProgress:
         self._name, self._total, self._done = "", 0, 0
 
     def start(self, name: str, total: int, done: int = 0) -> None:
-        """Remember the task; its steps name it."""
+        """Remember the task for the lines of its steps."""
         self._name, self._total, self._done = name, total, done
 
     def advance(self, note: str = "") -> None:
-        """Write where the task stands."""
+        """Write the step and the note."""
         self._done += 1
         self.say(f"{self._name} {self._done}/{self._total} {note}")
 
     def say(self, text: str) -> None:
-        """Write a line, with the seconds since the beginning before it."""
+        """Write the text."""
         self._stream.write(f"{time.monotonic() - self._began:8.0f} s  {text}\n")
         self._stream.flush()
 
 
-class RichProgress:
-    """Bars with time left, in a terminal; a context manager.
+class BarProgress:
+    """A bar with the remaining time, for a terminal. Only the current task is shown: a seed has dozens of them."""
 
-    Parameters
-    ----------
-    console
-        Where to draw; the standard error stream unless given.
-    """
-
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._bars = Bars(
+        self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
-            console=console or Console(stderr=True),
+            console=Console(stderr=True, highlight=False, markup=False),
+            transient=True,
         )
-        self._task = self._bars.add_task("", total=0, note="", visible=False)
-
-    def __enter__(self) -> RichProgress:  # noqa: PYI034 (Self is of Python 3.11)
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
+        self._task: Any = None
 
     def start(self, name: str, total: int, done: int = 0) -> None:
-        """Begin a bar below the former ones."""
-        self._task = self._bars.add_task(name, total=total, completed=done, note="")
+        """Replace the bar by that of the new task."""
+        if self._task is not None:
+            self.bars.remove_task(self._task)
+        self._task = self.bars.add_task(name, total=total, completed=done, note="")
 
     def advance(self, note: str = "") -> None:
-        """Move the newest bar by one step."""
-        self._bars.update(self._task, advance=1, note=note)
+        """Move the bar by one step."""
+        self.bars.update(self._task, advance=1, note=note)
 
     def say(self, text: str) -> None:
-        """Print a line above the bars."""
-        self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        """Print the text above the bar."""
+        self.bars.console.print(text, soft_wrap=True)
+
+
+@contextmanager
+def show_progress(*, lines: bool = True) -> Iterator[Progress]:
+    """Show progress on stderr: a bar in a terminal; elsewhere one line per step, or nothing."""
+    if not sys.stderr.isatty():
+        yield LineProgress(sys.stderr) if lines else NoProgress()
+        return
+    bar = BarProgress()
+    with bar.bars:
+        yield bar

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gainroute._util.progress import show_progress
 from gainroute.cli._loading import read_data
 from gainroute.cli._options import (
     Classes,
@@ -20,7 +21,6 @@ from gainroute.cli._options import (
     read_utility,
 )
 from gainroute.cli._output import budget_text, console, guarded, notes, print_json, table
-from gainroute.cli._progress import show_progress
 from gainroute.evaluation.compare import ORACLE, REFERENCE, Comparison, candidates, compare_routers, load_router
 
 __all__ = ["compare", "register"]

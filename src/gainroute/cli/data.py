@@ -39,15 +39,15 @@ def modelnet40(
     json: Json = False,
 ) -> None:
     """Sample points from the official tree of OFF meshes; an interrupted run resumes."""
-    from gainroute.cli._progress import show_progress
+    from gainroute._util.progress import show_progress
     from gainroute.training.data.meshes import build_points, points_needed
 
     if image_size < 1 or workers < 1:
         raise SettingError(f"--image-size {image_size}, --workers {workers}: both must be 1 or more")
     count = points_needed(image_size)
     path = out / "modelnet40" / "points.npz"
-    with show_progress() as told:
-        build_points(tree, path, count=count, seed=seed, workers=workers, progress=told)
+    with show_progress() as progress:
+        build_points(tree, path, count=count, seed=seed, workers=workers, progress=progress)
     if json:
         print_json({"file": str(path), "points_a_mesh": count})
         return

@@ -49,14 +49,14 @@ def report(
     json: Json = False,
 ) -> None:
     """Rebuild every table and figure from records. Nothing is trained; torch is not needed."""
-    from gainroute.cli._progress import show_progress
+    from gainroute._util.progress import show_progress
 
-    with notes() as said, needing("the report", "plots"), show_progress() as told:
+    with notes() as said, needing("the report", "plots"), show_progress() as progress:
         from gainroute.experiments.report import build_report
 
         extra = comparison_pages_or_note()
         built = build_report(
-            records_dir, out, routers=router or (), extra=extra, cache_dir=cache_dir, progress=told.say
+            records_dir, out, routers=router or (), extra=extra, cache_dir=cache_dir, progress=progress.say
         )
     if json:
         rows = [row for summary in built.values() for row in summary.get("versus_paper", ())]

@@ -54,9 +54,9 @@ def reproduce(
     A seed whose record is in --records-dir is not trained again; an interrupted seed is resumed. Then every page is
     rebuilt as by `gainroute report`.
     """
-    from gainroute.cli._progress import show_progress
+    from gainroute._util.progress import show_progress
 
-    with notes() as said, needing("training", "all"), show_progress() as told:
+    with notes() as said, needing("training", "all"), show_progress() as progress:
         from gainroute.experiments.config import load_config
         from gainroute.experiments.records import load_record
         from gainroute.experiments.report import build_report
@@ -71,16 +71,16 @@ def reproduce(
             download_dataset(config.data.source, data_dir)
         found = {}
         for seed in chosen:
-            told.say(f"{config.name}, seed {seed}")
+            progress.say(f"{config.name}, seed {seed}")
             [path] = run(
                 config, [seed], records_dir=records_dir, data_dir=data_dir, work_dir=work_dir, device=device,
-                progress=told,
+                progress=progress,
             )  # fmt: skip
             found[str(seed)] = summary(load_record(path))
             for regime, (weak, strong) in found[str(seed)].items():
                 part = "clean" if regime == "0" else f"noise on {regime} classes"
-                told.say(f"  {part}: weak route {weak:.1f} %, strong route {strong:.1f} %")
-        built = build_report(records_dir, out, extra=extra, cache_dir=cache_dir, progress=told.say)
+                progress.say(f"  {part}: weak route {weak:.1f} %, strong route {strong:.1f} %")
+        built = build_report(records_dir, out, extra=extra, cache_dir=cache_dir, progress=progress.say)
     if json:
         page = str(out / f"{config.name}.md")
         print_json({"experiment": config.name, "accuracy": found, "page": page, "warnings": said})

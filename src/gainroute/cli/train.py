@@ -50,9 +50,9 @@ def train(
     Writes to --out a folder per party (its models, its views by id), one for the server (fusion head, router), the
     record, results.json and report.html. The command reads all views: run it where that is allowed.
     """
-    from gainroute.cli._progress import show_progress
+    from gainroute._util.progress import show_progress
 
-    with notes() as said, needing("training", "all"), show_progress() as told:
+    with notes() as said, needing("training", "all"), show_progress() as progress:
         from gainroute.experiments.pages.headline import print_summary
         from gainroute.experiments.run_report import report_run
         from gainroute.io.preprocess import parse_kinds
@@ -62,9 +62,9 @@ def train(
             views, labels, out, budget=budget, codec=codec, seed=seed, test=test,
             calibration=calibration,
             id_column=id_column, label_column=label_column, kinds=parse_kinds(kind or []), epochs=epochs,
-            local_epochs=local_epochs, device=device, progress=told,
+            local_epochs=local_epochs, device=device, progress=progress,
         )  # fmt: skip
-        results = report_run(trained, told)
+        results = report_run(trained, progress)
     if json:
         print_json(results | {"warnings": said})
         return

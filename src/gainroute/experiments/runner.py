@@ -1,4 +1,4 @@
-"""Run experiments: one cell (config × seed) at a time, resumed where it was broken off.
+"""Run experiments: one cell (config × seed) at a time, resumed if interrupted.
 
 ::
 
@@ -55,17 +55,17 @@ def run_cell(
     seed
         Of the calibration split, of training and of the noise.
     data_dir
-        Where the data files are; the digits need none.
+        The folder of the data files; the digits need none.
     work_dir
-        Where checkpoints are kept, in a folder for the config and seed; finished stages are loaded from
-        there. None keeps nothing.
+        Where checkpoints are kept, in one folder per config and seed; finished stages are loaded from there. None
+        keeps nothing.
     device
         A torch device.
     progress
-        Who is told; nobody unless given.
+        Where progress is reported.
     run_dir
-        Where a folder for each party and one for the server are left, to serve the calibration and test
-        samples from; nothing is left unless given.
+        Gets one folder per party and one for the server, which can serve the calibration and test samples. Nothing is
+        written by default.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def _answer(
 
 
 def _state_shift(record: Record, work: Path, path: Path) -> Record:
-    """Save in float32 under `work` and rounded at `path`, the shift between the two within the latter."""
+    """Save a record in float32 under `work` and rounded at `path`; the latter states the shift between the two."""
     save_record(record, work / "exact.npz", bits=32)
     save_record(record, path)
     shift = quantisation_shift(record, load_record(path))
@@ -146,7 +146,7 @@ def run(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Run seeds one after the other, each whole before the next; a record that is there is not run again.
+    """Run seeds one after the other; a seed whose record exists is not run again.
 
     Parameters
     ----------
@@ -155,9 +155,9 @@ def run(
     seeds
         Which seeds.
     records_dir
-        Records go to ``<records_dir>/<config name>/seed<seed>.npz``. Delete one to run it anew.
+        Records go to ``<records_dir>/<config name>/seed<seed>.npz``. Delete one to run it again.
     work_dir
-        For checkpoints, and beside them ``exact.npz``: the record in float32.
+        For checkpoints, and next to them ``exact.npz``: the record in float32.
 
     Returns
     -------
@@ -175,8 +175,8 @@ def run(
 
 
 def check_records(config: Config, seeds: Sequence[int], records_dir: str | os.PathLike[str]) -> None:
-    """Refuse to take a record for the config's own that was made with other settings under the same name."""
-    # Through JSON, as records keep it; keys that one of them does not know are left out: configs may grow.
+    """Raise SettingError if a record under the config's name was made with other settings."""
+    # Through JSON, as in records. Keys that only one of them has are ignored, because configs may gain keys.
     wanted = json.loads(json.dumps(config.as_dict()))
     for seed in seeds:
         path = Path(records_dir) / config.name / f"seed{seed}.npz"
@@ -186,7 +186,7 @@ def check_records(config: Config, seeds: Sequence[int], records_dir: str | os.Pa
         if found is not None:
             raise SettingError(
                 f"{path} was made with {found[0]} = {found[1]!r}, the config has {found[2]!r}: give the config a name "
-                "of its own, name another --records-dir, or delete the record to run it anew"
+                "of its own, name another --records-dir, or delete the record to run it again"
             )
 
 

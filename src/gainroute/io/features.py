@@ -1,6 +1,6 @@
-"""Feature vectors from columns: numbers standardised, categories one-hot, gaps imputed with an indicator.
+"""Feature vectors from columns: standardised numbers, one-hot categories, imputed gaps with an indicator.
 
-Everything is fitted on the training part and kept as plain numbers and strings.
+Everything is fitted on the training part and saved as plain numbers and strings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Column", "TablePreprocess", "fit_table"]
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
-# A column of names or free text would otherwise become a feature a row.
+# A column of names or free text would otherwise become one feature per row.
 _MOST_CATEGORIES = 64
 
 
@@ -31,11 +31,11 @@ class Column:
     name
         Of the column.
     categories
-        Of a categorical column, in the order of their features; None for numbers.
+        Of a categorical column, in the order of their features; None for a column of numbers.
     mean, deviation
-        Of a column of numbers, gaps left out.
+        Of a column of numbers, without gaps.
     gaps
-        Whether the training part has gaps: then an indicator is a feature too.
+        Whether the training part has gaps; if so, an indicator is one more feature.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Column:
     gaps: bool = False
 
     def features(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """(N, features); a gap becomes the mean or no category at all, and so does a category never seen."""
+        """(N, features); a gap becomes the mean, or no category; an unknown category becomes no category."""
         gap = _gaps(values)
         if self.categories is None:
             numbers = np.where(gap, np.nan, _numbers(self.name, values, gap))
@@ -75,9 +75,9 @@ def _numbers(name: str, values: npt.NDArray[Any], gap: npt.NDArray[np.bool_]) ->
     try:
         numbers = np.array([0.0 if m else float(v) for v, m in zip(values, gap, strict=True)], dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise DataError(f"column {name!r} was fitted as numbers and now holds something else ({error})") from error
+        raise DataError(f"column {name!r} was fitted as numbers and now contains something else ({error})") from error
     if not np.isfinite(numbers).all():
-        raise DataError(f"column {name!r} holds an infinite number: replace it, or leave it empty as a gap")
+        raise DataError(f"column {name!r} contains an infinite number: replace it, or leave it empty")
     return numbers
 
 
@@ -96,7 +96,7 @@ class TablePreprocess:
     columns: tuple[Column, ...]
 
     def __call__(self, table: Columns) -> npt.NDArray[np.float32]:
-        """(N, features) of a table that has at least these columns; others are not looked at."""
+        """(N, features) of a table that has at least these columns; others are ignored."""
         missing = [column.name for column in self.columns if column.name not in table]
         if missing:
             raise DataError(
@@ -111,7 +111,7 @@ class TablePreprocess:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TablePreprocess:
-        """From what `to_json` gave."""
+        """Restore from what `to_json` returned."""
         return cls(
             tuple(
                 Column(**{**column, "categories": None if (c := column["categories"]) is None else tuple(c)})
@@ -126,7 +126,7 @@ def fit_table(table: Columns) -> TablePreprocess:
     Parameters
     ----------
     table
-        Name → (N,) values; None and NaN are gaps. A column that never varies gives no feature.
+        Name → (N,) values; None and NaN are gaps. A constant column gives no feature.
     """
     columns = []
     for name, values in table.items():

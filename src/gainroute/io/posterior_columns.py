@@ -166,7 +166,7 @@ def _joined(party: str, name: str) -> str:
 
 
 def _split(values: dict[str, FloatArray], class_names: LabelArray | None) -> tuple[list[str], list[str]] | None:
-    """Read number columns `<party>_<class>` apart; None where each is a party of its own (P(class 1)).
+    """Read number columns `<party>_<class>` apart; None if each is a party of its own (P(class 1)).
 
     Either name may hold underscores, so every way of splitting is tried, the last underscore first; it must give
     every party the same two or more classes. Classes numbered from 0 are always accepted; names only where they
@@ -190,7 +190,7 @@ def _split(values: dict[str, FloatArray], class_names: LabelArray | None) -> tup
 
 
 def _order(classes: list[str], class_names: LabelArray | None) -> list[str] | None:
-    """Bring class columns into order: as named, else by number, else as in the file; None where names differ."""
+    """Order class columns: as named, else by number, else as in the file; None if the names differ."""
     if class_names is not None:
         wanted = [str(c) for c in class_names.tolist()]
         return wanted if sorted(wanted) == sorted(classes) else None
@@ -205,7 +205,7 @@ def _names(classes: list[str], class_names: LabelArray | None) -> LabelArray | N
 
 
 def _sum_to_one(values: dict[str, FloatArray], parties: list[str], classes: list[str]) -> bool:
-    """Whether most rows sum to one; those that do not are then reported as such."""
+    """Whether most rows sum to one; the others are then reported as errors."""
     for party in parties:
         total = np.sum([values[_joined(party, c)] for c in classes], axis=0)
         known = total[~np.isnan(total)]

@@ -31,25 +31,25 @@ NAMED = ("labels", "strong_prediction", "weak_prediction")
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What the parties, the strong route and the truth say about N samples; None where a file does not tell.
+    """Local posteriors, strong answers and labels of N samples; None for what a file does not contain.
 
     Attributes
     ----------
     local_posteriors : (M, N, K)
-        The posterior each party sent. Rows of an absent party hold anything.
+        The posterior of each party. Rows of an absent party may hold anything.
     labels, strong_prediction, weak_prediction : (N,), optional
-        Column numbers, or names out of `class_names`; a strong prediction of −1 (None) is no answer.
+        Column numbers, or names out of `class_names`; a strong prediction of −1 (None) means no answer.
     strong_posterior : (N, K), optional
     ids : (N,), optional
     class_names : (K,), optional
         In column order.
     sample_weight : (N,), optional
     present : (M, N) bool, optional
-        Which party answered which sample; None where all did.
+        Which party answered which sample; None if all did.
     party_names
         M names.
     source
-        Where it was read from, for messages.
+        The file, for messages.
     """
 
     local_posteriors: FloatArray
@@ -70,8 +70,8 @@ class Outcomes:
             value = getattr(self, name)
             if value is not None and (value.ndim == 0 or len(value) != n):
                 raise DataError(
-                    f"{self.source}: {name} has shape {value.shape} for {n} samples; one entry a sample is needed, in "
-                    "the order of the posteriors"
+                    f"{self.source}: {name} has shape {value.shape} for {n} samples; one entry per sample is needed, "
+                    "in the order of the posteriors"
                 )
         if self.present is not None:
             object.__setattr__(self, "present", as_present(self.present, self.local_posteriors.shape[:2]))
@@ -82,7 +82,7 @@ class Outcomes:
         return int(self.local_posteriors.shape[1])
 
     def require(self, *names: str) -> None:
-        """Refuse a file that does not tell what is asked of it."""
+        """Raise DataError unless the file contained these."""
         has = [f.name for f in fields(self) if f.name not in ("party_names", "source") and _given(self, f.name)]
         for name in names:
             if name == "strong_prediction" and self.strong_posterior is not None:
@@ -90,7 +90,7 @@ class Outcomes:
             if getattr(self, name) is None:
                 also = " (or strong_posterior)" if name == "strong_prediction" else ""
                 raise DataError(
-                    f"{self.source} has no {name}{also}; it has {', '.join(has)}: add {name}, one entry a sample "
+                    f"{self.source} has no {name}{also}; it has {', '.join(has)}: add {name}, one entry per sample "
                     f"(in Parquet the column {COLUMN.get(name, name)!r})"
                 )
 
@@ -105,7 +105,7 @@ class Outcomes:
         return replace(self, **kept)
 
     def complete(self) -> Outcomes:
-        """Return the samples that lack no party, and warn of the others."""
+        """Return the samples that all parties answered, and warn about the others."""
         if self.present is None:
             return self
         whole = np.asarray(self.present.all(axis=0))
@@ -130,7 +130,7 @@ class Outcomes:
         if own is not None and names is not None and list(map(str, own)) != list(map(str, names)):
             raise DataError(
                 f"{self.source} has the classes {_some(own)}, the router was fitted with {_some(names)}; bring the "
-                "columns into the router's order, or fit anew"
+                "columns into the router's order, or fit again"
             )
         given = names if own is None else own
         reader, plain, writer = Labels(classes, given), Labels(classes, None), Labels(classes, names)
@@ -145,7 +145,7 @@ class Outcomes:
                     f"{self.source}: {field} holds text ({_some(value)}) and no class names are known; add class_names "
                     "in column order (--classes no,yes), or use column numbers 0 … K−1"
                 )
-            if texts:  # numpy cannot write None among texts: an empty one stands for it
+            if texts:  # numpy cannot write None among texts: an empty text stands for it
                 value = np.array([None if v in ("", None) else v for v in value.tolist()], dtype=object)
             numbers = given is not None and value.dtype.kind in "iubf" and given.dtype.kind not in "iuf"
             missing = field == "strong_prediction"
@@ -154,7 +154,7 @@ class Outcomes:
         return replace(self, class_names=given, **changed)
 
 
-COLUMN = {"labels": "label", "ids": "id"}  # where Parquet, one row a sample, uses the singular
+COLUMN = {"labels": "label", "ids": "id"}  # Parquet, with one row per sample, uses the singular
 
 
 def load_outcomes(
@@ -164,29 +164,29 @@ def load_outcomes(
     *,
     class_names: Sequence[Any] | None = None,
 ) -> Outcomes:
-    """Read posteriors, and whatever else the files tell.
+    """Read posteriors, and everything else the files contain.
 
     Parameters
     ----------
     paths
-        One `.npz` or Parquet file; or one Parquet file a party, in the order of the parties.
+        One `.npz` or Parquet file; or one Parquet file per party, in the order of the parties.
     labels
-        With one file a party: the Parquet file with `label`, `strong_prediction` and what else is known.
+        With one file per party: the Parquet file with `label`, `strong_prediction` and anything else known.
     on
-        With one file a party: the column that identifies a sample in every file. Samples that are not in all
-        files are counted, warned of and left out.
+        With one file per party: the column that identifies a sample in every file. Samples that are not in all
+        files are left out, with a warning.
     class_names
-        Names of the classes in column order, where the file does not hold them.
+        Names of the classes in column order, if the file does not contain them.
 
     Notes
     -----
     In Parquet the posterior of a party is a list column `posterior_<party>` (null: the party is absent), or number
     columns `posterior_<party>_<class>`, or for two classes one number column `posterior_<party>` with P(class 1).
-    Number columns whose names can be read both ways are taken as classes if they sum to one.
+    Number columns whose names can be read both ways are read as classes if they sum to one.
     """
     files = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not files:
-        raise DataError("no file was given; pass one .npz or Parquet file, or one Parquet file a party")
+        raise DataError("no file was given; pass one .npz or Parquet file, or one Parquet file per party")
     names = None if class_names is None else np.asarray(class_names)
     formats = [file_format(path) for path in [*files, *([] if labels is None else [labels])]]
     if len(formats) == 1 and on is None:
@@ -208,7 +208,7 @@ def load_outcomes(
 
 
 def save_outcomes(outcomes: Outcomes, path: PathLike) -> None:
-    """Write an `.npz` file that `load_outcomes` reads back, whole or not at all."""
+    """Write an `.npz` file that `load_outcomes` reads back, completely or not at all."""
     arrays = {f.name: getattr(outcomes, f.name) for f in fields(outcomes) if f.name not in ("party_names", "source")}
     _write_npz({name: value for name, value in arrays.items() if value is not None}, path)
 
@@ -216,7 +216,7 @@ def save_outcomes(outcomes: Outcomes, path: PathLike) -> None:
 def save_decision(decision: Decision, path: PathLike, ids: LabelArray | None = None) -> None:
     """Write a decision as `.npz`, or as Parquet where `path` ends in `.parquet`.
 
-    It holds `ids` (row numbers, where there are none), `escalate`, `score`, `weak_prediction`, `pooled`, `calibrated`,
+    It contains `ids` (row numbers, if there are none), `escalate`, `score`, `weak_prediction`, `pooled`, `calibrated`,
     `incomplete` and `threshold`; a sample that no party has gets the weak prediction −1, or an empty text.
     """
     arrays: dict[str, Any] = {
@@ -272,7 +272,7 @@ def _write_npz(arrays: Mapping[str, Any], path: PathLike) -> None:
 
 
 def _plain(value: LabelArray) -> LabelArray:
-    """Bring an array of objects (names and None) to one that can be read without running code."""
+    """Convert an array of objects (names and None) to one that can be read without running code."""
     if value.dtype != object:
         return value
     return np.array(["" if v is None else str(v) for v in value.tolist()])

@@ -1,4 +1,4 @@
-"""What stands between a view as it was given and a model's input; kept in the party's folder as JSON."""
+"""Preprocessing, from a raw view to the input of a model; saved in the party's folder as JSON."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _MODEL_KINDS = {"cnn": "images", "mlp": "features"}
 
 @dataclass(frozen=True)
 class ImagePreprocess:
-    """Images to (N, C, H, W), standardised a channel.
+    """Images to (N, C, H, W), standardised per channel; feature vectors (N, C) likewise.
 
     Attributes
     ----------
     standardise
         Mean and deviation of each channel of the training part.
     layout
-        ``"NCHW"``, ``"NHWC"`` or, for one channel that is not written, ``"NHW"``.
+        ``"NCHW"``, ``"NHWC"``, ``"NHW"`` for a single channel without an axis, or ``"NC"`` for feature vectors.
     """
 
     standardise: Standardiser
     layout: str = "NCHW"
 
     def __call__(self, raw: Raw) -> npt.NDArray[np.float32]:
-        """Model inputs of images as they were given."""
+        """Model inputs from raw images."""
         images = _channels_first(_numbers(raw), self.layout)
         if images.shape[1] != len(self.standardise.mean):
             raise DataError(f"images have {images.shape[1]} channels: training had {len(self.standardise.mean)}")
@@ -63,7 +63,7 @@ Preprocess = Union[ImagePreprocess, TablePreprocess]  # noqa: UP007 (an alias, e
 
 def _numbers(raw: Raw) -> npt.NDArray[Any]:
     if not isinstance(raw, np.ndarray):
-        raise DataError(f"a table with columns {', '.join(raw)} was given where images were trained on")
+        raise DataError(f"a table with columns {', '.join(raw)} was given, but training had images")
     return raw
 
 
@@ -82,7 +82,7 @@ def _layout(shape: tuple[int, ...]) -> str:
 
 
 def as_columns(raw: Raw) -> Mapping[str, npt.NDArray[Any]]:
-    """A table as it is; an array as one column a feature, named x0, x1 and so on."""
+    """A table unchanged; an array as one column per feature, named x0, x1 and so on."""
     if not isinstance(raw, np.ndarray):
         return raw
     flat = raw.reshape(len(raw), -1)
@@ -108,14 +108,14 @@ def parse_kinds(texts: Sequence[str]) -> dict[str, str]:
 
 
 def fit_preprocess(raw: Raw, kind: str = "auto") -> Preprocess:
-    """Fit on the training part of a view.
+    """Fit preprocessing on the training part of a view.
 
     Parameters
     ----------
     raw
         (N, C, H, W), (N, H, W, C) or (N, H, W) images, (N, d) feature vectors, or columns of a table.
     kind
-        ``"images"`` or ``"features"``; by shape unless given.
+        ``"images"`` or ``"features"``; ``"auto"`` decides by the shape.
     """
     if kind not in KINDS:
         raise SettingError(f"kind {kind!r} is unknown: one of {', '.join(KINDS)}")
@@ -132,12 +132,12 @@ def fit_preprocess(raw: Raw, kind: str = "auto") -> Preprocess:
 
 
 def apply_preprocess(preprocess: Preprocess, raw: Raw) -> npt.NDArray[np.float32]:
-    """Model inputs of a view as it was given."""
+    """Model inputs from a raw view."""
     return preprocess(as_columns(raw)) if isinstance(preprocess, TablePreprocess) else preprocess(raw)
 
 
 def preprocess_from_json(body: Mapping[str, Any]) -> Preprocess:
-    """From what `to_json` gave."""
+    """Restore preprocessing from what `to_json` returned."""
     if body.get("kind") == "table":
         return TablePreprocess.from_json(body)
     if body.get("kind") == "images":

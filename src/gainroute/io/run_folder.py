@@ -1,4 +1,4 @@
-"""The layout of a run folder, and the hashes that name its models. Nothing else knows these paths.
+"""The layout of a run folder, and the hashes that identify its models. Nothing else knows these paths.
 
 ::
 
@@ -27,12 +27,12 @@ from gainroute.routing.types import Provenance
 
 __all__ = ["SERVER", "PartyFolder", "RunFolder", "ServerFolder", "hash_version_folder", "read_json"]
 
-SERVER = "server"  # who holds the fusion head, in a provenance
+SERVER = "server"  # the holder of the fusion head, in a provenance
 
 
 @dataclass(frozen=True)
 class PartyFolder:
-    """``run/parties/<name>``, also where it was copied to a party's own machine."""
+    """``run/parties/<name>``, in a run or copied to the party's own machine."""
 
     path: Path
 
@@ -58,7 +58,7 @@ class PartyFolder:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Everything that its answers depend on."""
+        """All files that its answers depend on."""
         return self.description, self.local_model, self.encoder, self.views
 
     def exists(self) -> bool:
@@ -66,13 +66,13 @@ class PartyFolder:
         return self.description.is_file()
 
     def model_hash(self) -> str:
-        """Hash of weights, preprocessing and classes; not of the views, which come and go."""
+        """Hash of weights, preprocessing and classes; not of the views, which change."""
         return hash_named_files((file.name, file) for file in (self.description, self.local_model, self.encoder))
 
 
 @dataclass(frozen=True)
 class ServerFolder:
-    """``run/server``, also where it was copied to a coordinator's own machine."""
+    """``run/server``, in a run or copied to the coordinator's own machine."""
 
     path: Path
 
@@ -98,7 +98,7 @@ class ServerFolder:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder that training leaves.
+    """A folder that training writes.
 
     Examples
     --------
@@ -125,7 +125,7 @@ class RunFolder:
 
     @property
     def record(self) -> Path:
-        """What both routes answered on the held-out parts."""
+        """The answers of both routes on the held-out parts."""
         return self.path / "record.npz"
 
     @property
@@ -166,19 +166,19 @@ class RunFolder:
         return tuple(str(name) for name in self.read()["class_names"])
 
     def provenance(self, codec: str) -> Provenance:
-        """Hashes of every party's models and of the server's heads, with the codec embeddings travel in."""
+        """Hashes of every party's models and of the server's heads, with the codec of embeddings."""
         models = {name: self.party(name).model_hash() for name in self.party_names}
         return Provenance({**models, SERVER: self.server.model_hash()}, check_codec(codec))
 
 
 def hash_version_folder(folder: str | os.PathLike[str]) -> str:
-    """Hash of any folder: every file in it but hidden ones."""
+    """Hash of a folder: all its files except hidden ones."""
     root = Path(folder)
     files = [path for path in root.rglob("*") if path.is_file()]
     named = [(path.relative_to(root).as_posix(), path) for path in files]
     kept = [(name, path) for name, path in named if not any(part.startswith(".") for part in name.split("/"))]
     if not kept:
-        raise DataError(f"{root} holds no file: a version is a folder with its model inside")
+        raise DataError(f"{root} contains no file: a version is a folder with a model inside")
     return hash_named_files(kept)
 
 
@@ -191,5 +191,5 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path} cannot be read ({error}); name a folder that `gainroute train` has written"
         ) from error
     if not isinstance(body, dict):
-        raise NotAnArtifactError(f"{path} holds no JSON object; name a folder that `gainroute train` has written")
+        raise NotAnArtifactError(f"{path} contains no JSON object; name a folder that `gainroute train` has written")
     return body

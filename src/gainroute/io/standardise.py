@@ -1,4 +1,4 @@
-"""Mean 0 and variance 1 a channel, by the training part."""
+"""Mean 0 and variance 1 per channel, as measured on the training part."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Standardiser:
 
 
 def fit_standardiser(view: npt.NDArray[Any]) -> Standardiser:
-    """Measure the channels of a training view (N, C, …); a constant channel is only shifted."""
+    """Measure the channels of a training view (N, C, …); a constant channel is shifted only."""
     axes = (0, *range(2, view.ndim))
     mean = view.mean(axis=axes, dtype=np.float64)
     deviation = view.std(axis=axes, dtype=np.float64)

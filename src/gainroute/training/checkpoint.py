@@ -1,4 +1,4 @@
-"""One file a stage, replaced whole after every epoch: a run killed at any point resumes with the same result."""
+"""One file per stage, replaced after every epoch: a run killed at any point resumes with the same result."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from gainroute.errors import NotAnArtifactError
 
 __all__ = ["Checkpoint", "CheckpointState", "CheckpointStore", "ModelState", "Stateful", "gather", "scatter"]
 
+_FORMAT = 2  # of a checkpoint; files of another format have other names and are not resumed
+
 
 class Stateful(Protocol):
     """Anything whose state is a flat dictionary of tensors."""
 
     def state(self) -> dict[str, Tensor]:
-        """A copy or a view of the state."""
+        """The state, copied or not."""
         ...
 
     def restore(self, tensors: dict[str, Tensor], /) -> None:
-        """Take up that state."""
+        """Set the state."""
         ...
 
 
 class ModelState:
-    """A model as an object whose state a checkpoint keeps."""
+    """The state of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -51,7 +53,7 @@ def gather(parts: Mapping[str, Stateful]) -> dict[str, Tensor]:
 
 
 def scatter(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor]) -> None:
-    """Give each object its part of what `gather` joined."""
+    """Restore each object from its part of what `gather` returned."""
     for name, part in parts.items():
         prefix = f"{name}/"
         part.restore({key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)})
@@ -59,7 +61,7 @@ def scatter(parts: Mapping[str, Stateful], tensors: Mapping[str, Tensor]) -> Non
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """What a checkpoint holds: epochs finished, the seconds they took, and the state after them."""
+    """The content of a checkpoint: finished epochs, the seconds they took, and the state after them."""
 
     epochs: int
     seconds: float
@@ -68,12 +70,12 @@ class CheckpointState:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The file of one stage; without a path nothing is kept."""
+    """The file of one stage; without a path nothing is saved."""
 
     path: Path | None = None
 
     def load(self) -> CheckpointState | None:
-        """What an earlier run left, or None where there is no file."""
+        """The state that an earlier run saved, or None if there is no file."""
         if self.path is None or not self.path.is_file():
             return None
         from safetensors import SafetensorError, safe_open
@@ -85,7 +87,7 @@ class Checkpoint:
             return CheckpointState(int(metadata["epochs"]), float(metadata["seconds"]), tensors)
         except (SafetensorError, KeyError, ValueError) as error:
             raise NotAnArtifactError(
-                f"checkpoint {self.path} cannot be read ({error}): delete it and the stage starts over"
+                f"checkpoint {self.path} cannot be read ({error}): delete it, and the stage starts again"
             ) from error
 
     def save(self, saved: CheckpointState) -> None:
@@ -100,26 +102,26 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The folder of a run's checkpoints; None keeps nothing."""
+    """The folder of a run's checkpoints; None saves nothing."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self._folder = None if folder is None else Path(folder)
         self._given: dict[str, Checkpoint] = {}
 
     def checkpoint(self, stage: str, *determinants: Any) -> Checkpoint:
-        """The file of `stage`. Its name holds a hash of all that determines the result.
+        """The file of `stage`. Its name contains a hash of everything that determines the result.
 
-        So a changed setting starts the stage anew and never resumes another one's work.
+        A changed setting therefore starts the stage again, and never resumes a checkpoint of other settings.
         """
         if self._folder is None:
             return Checkpoint()
-        body = json.dumps([stage, *(repr(value) for value in determinants)])
+        body = json.dumps([_FORMAT, stage, *(repr(value) for value in determinants)])
         fingerprint = hashlib.sha256(body.encode()).hexdigest()[:10]
         name = stage.replace(" ", "-")
         self._given[stage] = Checkpoint(self._folder / f"{name}-{fingerprint}.safetensors")
         return self._given[stage]
 
     def seconds(self) -> dict[str, float]:
-        """How long each stage asked for so far took, over all runs that worked on it."""
+        """The seconds that each stage took, over all runs that worked on it."""
         found = {stage: checkpoint.load() for stage, checkpoint in self._given.items()}
         return {stage: saved.seconds for stage, saved in found.items() if saved is not None}

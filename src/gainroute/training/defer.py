@@ -1,4 +1,4 @@
-"""Learning to defer: K + 1 outputs a party, the frozen VFL route as the expert."""
+"""Learning to defer: K + 1 outputs per party, with the frozen VFL route as the expert."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["alpha_key", "defer_loss", "pool_defer"]
 
 
 def alpha_key(alpha: float, *, crossfit: bool = False) -> str:
-    """How a record names an α.
+    """The name of an α in a record.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def defer_loss(labels: Tensor, expert_correct: Tensor, alpha: float) -> Loss:
     labels
         (N,) classes of all training rows.
     expert_correct
-        (N,) True where the frozen VFL route is right on that row.
+        (N,) True if the frozen VFL route is right on that row.
     alpha
         Weight of the classification term.
     """
@@ -49,7 +49,7 @@ def defer_loss(labels: Tensor, expert_correct: Tensor, alpha: float) -> Loss:
 
 
 def pool_defer(logits: Sequence[Tensor]) -> DeferAnswers:
-    """Average the parties' (N, K + 1) posteriors; score and prediction of each sample."""
+    """Average the parties' (N, K + 1) posteriors, and return score and prediction of each sample."""
     pooled: npt.NDArray[np.float64] = (
         torch.stack([party.double().softmax(dim=1) for party in logits]).mean(dim=0).numpy()
     )

@@ -1,4 +1,4 @@
-"""The second head: any subset of parties may be present. Trained on embeddings of the frozen encoders."""
+"""The masked head, for any subset of the parties. Trained on embeddings of the frozen encoders."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gainroute._util.progress import Progress
-from gainroute.training.checkpoint import Checkpoint, ModelState, Stateful
-from gainroute.training.epochs import run_epochs
 from gainroute.training.models.build import ModelSpec, build_model
-from gainroute.training.optimise import Stepper, batches, derive, seeded, steps_in
 from gainroute.training.settings import MaskedSettings
+from gainroute.training.stage import Stage
 
 __all__ = ["random_presence", "subsets", "train_masked"]
 
-# Beyond this many parties the 2^M − 1 subsets are too many to keep.
+# For more parties than this, the 2^M − 1 subsets are too many to keep.
 _ALL_SUBSETS = 4
 
 
 def subsets(parties: int) -> list[tuple[int, ...]]:
-    """The subsets whose predictions a record keeps.
+    """The subsets of parties whose predictions a record keeps.
 
-    All of them up to four parties; beyond that each party alone, each left out, and the nested order
+    All of them for up to four parties; for more, each party alone, all but each, and the nested sequence
     (0,), (0, 1), … up to all.
 
     Examples
@@ -51,50 +48,30 @@ def random_presence(count: int, parties: int) -> Tensor:
 
 
 def train_masked(
-    spec: ModelSpec,
-    embeddings: Sequence[Tensor],
-    labels: Tensor,
-    settings: MaskedSettings,
-    *,
-    seed: int,
-    checkpoint: Checkpoint,
-    progress: Progress,
-    device: str = "cpu",
+    stage: Stage, spec: ModelSpec, embeddings: Sequence[Tensor], labels: Tensor, settings: MaskedSettings
 ) -> nn.Module:
     """Train a fusion head with a random subset of parties present for each sample of each step.
 
     Parameters
     ----------
+    stage
+        Name, seed, checkpoint, progress and device.
     spec
         The head.
     embeddings
-        Cached training embeddings, one (N, dᵢ) a party.
+        Training embeddings, one (N, dᵢ) per party.
     labels
         (N,).
-    settings, seed, checkpoint, progress, device
-        As in `train_classifier`.
+    settings
+        Epochs, learning rate and the rest.
     """
-    name = "masked head"
-    with seeded(seed, name, "initial"):
-        head = build_model(spec).to(device)
-    count = len(labels)
-    stepper = Stepper([head], settings, steps_in(count, settings))
-    parts: dict[str, Stateful] = {"head": ModelState(head), "stepper": stepper}
-    inputs = [embedding.to(device) for embedding in embeddings]
-    labels = labels.to(device)
+    with stage.initial():
+        head = build_model(spec).to(stage.device)
+    inputs, targets = [embedding.to(stage.device) for embedding in embeddings], labels.to(stage.device)
 
-    def epoch(number: int) -> float:
-        head.train()
-        losses = []
-        for rows in batches(count, settings.batch, derive(seed, name, "order", number)):
-            index = torch.from_numpy(rows).to(device)
-            present = random_presence(len(rows), len(inputs)).to(device)
-            logits = head([embedding[index] for embedding in inputs], present)
-            loss = functional.cross_entropy(logits, labels[index], label_smoothing=settings.label_smoothing)
-            loss.backward()  # type: ignore[no-untyped-call]
-            stepper.step()
-            losses.append(loss.item())
-        return sum(losses) / len(losses)
+    def loss(rows: Tensor) -> Tensor:
+        present = random_presence(len(rows), len(inputs)).to(stage.device)
+        logits = head([embedding[rows] for embedding in inputs], present)
+        return functional.cross_entropy(logits, targets[rows], label_smoothing=settings.label_smoothing)
 
-    run_epochs(epoch, settings.epochs, parts, name=name, seed=seed, checkpoint=checkpoint, progress=progress)
-    return head.eval()
+    return stage.fit(head, settings, len(labels), lambda _: loss)

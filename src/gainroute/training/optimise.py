@@ -1,4 +1,4 @@
-"""The small parts every training loop shares: seeds, batches, the rate of a step, and the step."""
+"""What all training loops share: seeds, batches, the learning rate, and the optimiser step."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ __all__ = ["Stepper", "batches", "derive", "one_cycle", "seeded", "steps_in", "t
 
 
 def derive(*keys: int | str) -> int:
-    """A seed for one purpose, from the seed of the run and the names of the purpose."""
+    """A seed for one purpose, derived from the seed of the run and the names of the purpose."""
     digest = hashlib.sha256("\0".join(str(key) for key in keys).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 @contextmanager
 def seeded(*keys: int | str) -> Iterator[None]:
-    """Torch's random state derived from `keys` within, and as it was before afterwards.
-
-    An epoch that draws from a seed of its own needs no random state in its checkpoint.
-    """
+    """Derive torch's random state from `keys` inside the block, and restore it afterwards."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive(*keys))
@@ -37,7 +34,7 @@ def seeded(*keys: int | str) -> Iterator[None]:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Torch computes with `count` threads within; 0 leaves it as it is."""
+    """Let torch use `count` threads inside the block; 0 leaves the number unchanged."""
     before = torch.get_num_threads()
     try:
         if count:
@@ -48,7 +45,7 @@ def threads(count: int) -> Iterator[None]:
 
 
 def batches(count: int, size: int, seed: int) -> Iterator[IntArray]:
-    """Rows in random order, `size` at a time; a remainder is left out unless it is all there is.
+    """Rows in random order, `size` at a time; a remainder is dropped unless it is the only batch.
 
     A remainder of one sample would have no variance for batch normalisation.
     """
@@ -59,12 +56,12 @@ def batches(count: int, size: int, seed: int) -> Iterator[IntArray]:
 
 
 def steps_in(count: int, fit: FitSettings) -> int:
-    """How many steps `fit` takes on `count` samples."""
+    """Number of steps that `fit` takes on `count` samples."""
     return fit.epochs * max(1, count // min(fit.batch, count))
 
 
 def one_cycle(step: int, total: int, peak: float) -> float:
-    """The learning rate of a step: up from peak / 25 over the first 30 %, then down to almost nothing, by cosines."""
+    """The learning rate of a step: rises from peak / 25 over the first 30 %, then falls to almost 0, by cosines."""
     rise = max(1, round(0.3 * total))
     if step < rise:
         start, end, share = peak / 25, peak, step / rise
@@ -74,7 +71,7 @@ def one_cycle(step: int, total: int, peak: float) -> float:
 
 
 class Stepper:
-    """AdamW on one model, with the one-cycle rate; its state goes into a checkpoint as plain tensors."""
+    """AdamW with the one-cycle learning rate; its state is saved in a checkpoint as plain tensors."""
 
     def __init__(self, models: Iterable[nn.Module], fit: FitSettings, total: int) -> None:
         parameters = [p for model in models for p in model.parameters()]
@@ -85,7 +82,7 @@ class Stepper:
         self._optimiser = torch.optim.AdamW(parameters, lr=fit.rate, weight_decay=fit.weight_decay)
 
     def step(self) -> None:
-        """Apply the gradients that have been gathered, and forget them."""
+        """Apply the accumulated gradients, and clear them."""
         for group in self._optimiser.param_groups:
             group["lr"] = one_cycle(self._count, self._total, self._peak)
         self._optimiser.step()
@@ -93,7 +90,7 @@ class Stepper:
         self._count += 1
 
     def state(self) -> dict[str, Tensor]:
-        """All that a resumed run needs."""
+        """Everything that a resumed run needs."""
         tensors = {"count": torch.tensor(self._count)}
         for index, parameter in enumerate(self._parameters):
             for name, value in self._optimiser.state[parameter].items():
@@ -101,13 +98,13 @@ class Stepper:
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take up where `state` was taken."""
+        """Continue from what `state` returned."""
         self._count = int(tensors["count"])
         for index, parameter in enumerate(self._parameters):
             prefix = f"{index}."
             found = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
-            # AdamW keeps its step counter on the CPU; the moments take the parameter's device and memory
-            # layout, because another layout may round differently.
+            # AdamW keeps its step counter on the CPU. The moments take the device and memory layout of the
+            # parameter, because another layout may round differently.
             self._optimiser.state[parameter] = {
                 key: value if key == "step" else torch.empty_like(parameter).copy_(value)
                 for key, value in found.items()

@@ -1,4 +1,4 @@
-"""What both routes answer on a set of samples: arrays, without torch."""
+"""The answers of both routes on a set of samples: arrays, without torch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class DeferAnswers:
-    """What learning to defer says of each sample, (N,) each.
+    """The answers of learning to defer, (N,) each.
 
     Attributes
     ----------
     score
-        Pooled probability of deferring minus the largest of a class.
+        Pooled probability of deferring minus the largest pooled probability of a class.
     prediction
         The class of the largest pooled probability.
     escalate_canonical
@@ -41,20 +41,20 @@ class DeferAnswers:
 
 @dataclass(frozen=True)
 class RouteAnswers:
-    """Both routes on N samples, M parties, K classes.
+    """The answers of both routes on N samples, M parties, K classes.
 
     Attributes
     ----------
     ids, labels
-        (N,) which samples, and their classes.
+        (N,) the samples and their classes.
     local_posteriors
-        (M, N, K) Round 1, one posterior a party.
+        (M, N, K) Round 1, one posterior per party.
     strong_posterior
         (N, K) Round 2.
     weak_prediction, strong_prediction
         (N,) exact: from the posteriors before any rounding.
     subset_predictions
-        For a tuple of parties, what the masked head answers when only those are present, (N,).
+        By tuple of parties, the answers of the masked head when only these are present, (N,).
     defer
         Learning to defer, by α as a string; "1-crossfit" is α = 1 with a cross-fitted expert.
     """
@@ -88,12 +88,12 @@ class RouteAnswers:
 
     @property
     def weak_accuracy(self) -> float:
-        """Share of samples the pooled local route gets right."""
+        """Share of samples that the weak route gets right."""
         return float((self.weak_prediction == self.labels).mean())
 
     @property
     def strong_accuracy(self) -> float:
-        """Share of samples the strong route gets right."""
+        """Share of samples that the strong route gets right."""
         return float((self.strong_prediction == self.labels).mean())
 
     def take(self, rows: npt.NDArray[Any]) -> RouteAnswers:

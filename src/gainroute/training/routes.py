@@ -19,9 +19,10 @@ from gainroute.training.data.splits import stratified_split
 from gainroute.training.defer import alpha_key, defer_loss
 from gainroute.training.masked import train_masked
 from gainroute.training.models.build import ModelSpec, build_model
-from gainroute.training.optimise import derive, seeded
+from gainroute.training.optimise import derive
 from gainroute.training.settings import LocalSettings, RouteSettings, VflSettings
 from gainroute.training.split_learning import FusionServer, InProcessParty, train_split
+from gainroute.training.stage import Stage
 from gainroute.training.training_view import TrainingView, forward_all
 
 __all__ = ["Routes", "StrongRoute", "TrainingData", "predict", "train_routes"]
@@ -34,7 +35,7 @@ class TrainingData:
     Attributes
     ----------
     views
-        One a party.
+        One per party.
     labels
         (N,).
     classes
@@ -42,7 +43,7 @@ class TrainingData:
     party_names
         In the order of the views.
     fingerprint
-        Stands for the data: checkpoints under another fingerprint are not resumed.
+        Identifies the data: a checkpoint made with another fingerprint is not resumed.
     """
 
     views: tuple[TrainingView, ...]
@@ -61,7 +62,7 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class StrongRoute:
-    """Round 2: an encoder a party and the head that fuses their embeddings."""
+    """Round 2: one encoder per party and the head that fuses their embeddings."""
 
     encoders: tuple[nn.Module, ...]
     encoder_specs: tuple[ModelSpec, ...]
@@ -69,13 +70,13 @@ class StrongRoute:
     head_spec: ModelSpec
 
     def embed(self, views: Sequence[npt.NDArray[np.float32]], device: str = "cpu") -> list[Tensor]:
-        """Embeddings, one (N, dᵢ) a party, on the CPU."""
+        """Embeddings, one (N, dᵢ) per party, on the CPU."""
         return [forward_all(encoder, view, device) for encoder, view in zip(self.encoders, views, strict=True)]
 
 
 @dataclass(frozen=True)
 class Routes:
-    """All that was trained for one seed."""
+    """Everything trained for one seed."""
 
     local: tuple[nn.Module, ...]
     local_specs: tuple[ModelSpec, ...]
@@ -94,7 +95,7 @@ def _local_spec(view: TrainingView, outputs: int, settings: LocalSettings) -> Mo
 
 
 def _stem(stem: str, size: int) -> str:
-    """The stem asked for; "auto" takes the one that leaves some 8 × 8 maps to the first stage."""
+    """The stem of the settings; "auto" selects the one that passes maps of about 8 × 8 to the first stage."""
     if stem != "auto":
         return stem
     fitting = {12: "3x3", 24: "3x3-pool", 48: "3x3-stride2-pool"}
@@ -112,7 +113,7 @@ def _encoder_spec(view: TrainingView, settings: VflSettings) -> ModelSpec:
 
 @dataclass(frozen=True)
 class _Trainer:
-    """What every stage of one seed shares."""
+    """What all stages of one seed share."""
 
     settings: RouteSettings
     seed: int
@@ -120,63 +121,45 @@ class _Trainer:
     progress: Progress
     device: str
 
+    def stage(self, name: str, *determinants: object) -> Stage:
+        """A stage whose checkpoint depends on the seed and on `determinants`."""
+        checkpoint = self.store.checkpoint(name, self.seed, *determinants)
+        return Stage(name, self.seed, checkpoint, self.progress, self.device)
+
     def local(
-        self, data: TrainingData, outputs: int, loss: Loss, stage: str, *fingerprints: object
+        self, data: TrainingData, outputs: int, loss: Loss, name: str, *determinants: object
     ) -> tuple[nn.Module, ...]:
-        """One classifier a party."""
-        fit = self.settings.local
-        trained = []
+        """One classifier per party."""
+        fit, trained = self.settings.local, []
         for view, party in zip(data.views, data.party_names, strict=True):
-            spec, name = _local_spec(view, outputs, fit), f"{stage} {party}"
-            checkpoint = self.store.checkpoint(name, spec, fit, self.seed, data.fingerprint, *fingerprints)
-            trained.append(
-                train_classifier(
-                    spec,
-                    view,
-                    loss,
-                    fit,
-                    name=name,
-                    seed=self.seed,
-                    checkpoint=checkpoint,
-                    progress=self.progress,
-                    device=self.device,
-                )
-            )
+            spec = _local_spec(view, outputs, fit)
+            stage = self.stage(f"{name} {party}", spec, fit, data.fingerprint, *determinants)
+            trained.append(train_classifier(stage, spec, view, loss, fit))
         return tuple(trained)
 
     def strong(self, data: TrainingData, name: str) -> StrongRoute:
         """Encoders and fusion head by split training."""
         fit = self.settings.vfl
         specs = tuple(_encoder_spec(view, fit) for view in data.views)
+        sizes = [8 * fit.width] * len(specs)
+        options = {"dimensions": sizes, "latent": fit.latent, "classes": data.classes, "dropout": fit.dropout}
+        head_spec = ModelSpec("fusion", options)
+        stage = self.stage(name, specs, head_spec, fit, data.fingerprint)
         labels = torch.from_numpy(data.labels)
-        with seeded(self.seed, name, "initial"):
+        with stage.initial():
             encoders = tuple(build_model(spec) for spec in specs)
-            sizes = [8 * fit.width] * len(encoders)
             auxiliary = [nn.Linear(size, data.classes) if fit.auxiliary > 0 else None for size in sizes]
-            options = {"dimensions": sizes, "latent": fit.latent, "classes": data.classes, "dropout": fit.dropout}
-            head_spec = ModelSpec("fusion", options)
             head = build_model(head_spec)
         share = fit.auxiliary / len(encoders)
         parties = [
             InProcessParty(encoder, view, labels, fit, auxiliary=extra, share=share, device=self.device)
             for encoder, view, extra in zip(encoders, data.views, auxiliary, strict=True)
         ]
-        server = FusionServer(head, labels, fit, self.device)
-        checkpoint = self.store.checkpoint(name, specs, head_spec, fit, self.seed, data.fingerprint)
-        train_split(
-            parties,
-            server,
-            len(labels),
-            fit,
-            name=name,
-            seed=self.seed,
-            checkpoint=checkpoint,
-            progress=self.progress,
-        )
+        train_split(stage, parties, FusionServer(head, labels, fit, self.device), len(labels), fit)
         return StrongRoute(encoders, specs, head, head_spec)
 
     def crossfitted(self, data: TrainingData) -> npt.NDArray[np.bool_]:
-        """Whether a VFL route that never trained on a sample gets it right: two folds, each judged by the other."""
+        """Whether a VFL route that was not trained on a sample gets it right: two folds, each judged by the other."""
         correct = np.zeros(len(data.labels), dtype=bool)
         folds = stratified_split(data.labels, 0.5, derive(self.seed, "folds") % 2**32)
         for index, (inside, outside) in enumerate((folds, folds[::-1])):
@@ -210,7 +193,7 @@ def train_routes(
     progress: Progress,
     device: str = "cpu",
 ) -> Routes:
-    """Train everything for one seed; finished stages are loaded, a broken-off one is resumed.
+    """Train everything for one seed; finished stages are loaded, an interrupted one is resumed.
 
     Parameters
     ----------
@@ -223,7 +206,7 @@ def train_routes(
     store
         Where checkpoints are kept.
     progress, device
-        Who is told, and where it runs.
+        Where progress is reported, and a torch device.
     """
     trainer = _Trainer(settings, seed, store, progress, device)
     labels = torch.from_numpy(data.labels).to(device)
@@ -234,19 +217,8 @@ def train_routes(
     local = trainer.local(data, data.classes, classify, "local")
     strong = trainer.strong(data, "vfl")
     embeddings = strong.embed([view.clean for view in data.views], device)
-    checkpoint = store.checkpoint(
-        "masked head", strong.head_spec, settings.masked, settings.vfl, seed, data.fingerprint
-    )
-    masked = train_masked(
-        strong.head_spec,
-        embeddings,
-        torch.from_numpy(data.labels),
-        settings.masked,
-        seed=seed,
-        checkpoint=checkpoint,
-        progress=progress,
-        device=device,
-    )
+    stage = trainer.stage("masked head", strong.head_spec, settings.masked, settings.vfl, data.fingerprint)
+    masked = train_masked(stage, strong.head_spec, embeddings, torch.from_numpy(data.labels), settings.masked)
     experts = {False: predict(strong.head, embeddings, device).argmax(axis=1) == data.labels}
     if seed in settings.defer.crossfit_seeds:
         experts[True] = trainer.crossfitted(data)

@@ -1,4 +1,4 @@
-"""What can be set about training; without torch, so that a config is read without it."""
+"""Settings of training. No torch: a config is read without it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
-    """How a model is optimised: AdamW, one cycle of the learning rate, a fixed number of epochs, the last kept.
+    """How a model is optimised: AdamW, one cycle of the learning rate, a fixed number of epochs; the last one is used.
 
     Attributes
     ----------
     epochs, batch
-        Passes over the training part, and samples a step.
+        Passes over the training part, and samples per step.
     rate
         The peak of the learning rate.
     weight_decay, label_smoothing
         As in torch.
     augment
-        Whether the views are altered anew each epoch.
+        Whether the views are altered, differently in each epoch.
     """
 
     epochs: int
@@ -42,7 +42,7 @@ class FitSettings:
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 2:
-            raise SettingError(f"epochs {self.epochs}, batch {self.batch}: at least 1 epoch and 2 samples a step")
+            raise SettingError(f"epochs {self.epochs}, batch {self.batch}: at least 1 epoch, 2 samples per step")
         if not self.rate > 0 or self.weight_decay < 0:
             raise SettingError(f"rate {self.rate}, weight_decay {self.weight_decay}: above 0, and 0 or more")
         if not 0 <= self.label_smoothing < 1:
@@ -65,7 +65,7 @@ class VflSettings(FitSettings):
     Attributes
     ----------
     width, stem
-        Of the ResNet-18 at each party; its embedding has 8 × width values. The stem "auto" goes by image size.
+        Of the ResNet-18 at each party; its embedding has 8 × width values. The stem "auto" depends on the image size.
     latent, dropout
         Of the fusion head.
     auxiliary
@@ -81,12 +81,12 @@ class VflSettings(FitSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedSettings(FitSettings):
-    """The second head, trained with random subsets of parties on embeddings of the frozen encoders."""
+    """The masked head, trained with random subsets of parties on embeddings of the frozen encoders."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeferSettings:
-    """Learning to defer; optimised as the local classifiers are.
+    """Learning to defer; optimised like the local classifiers.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class DeferSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RouteSettings:
-    """All that decides how both routes are trained."""
+    """Everything that determines how both routes are trained."""
 
     local: LocalSettings
     vfl: VflSettings

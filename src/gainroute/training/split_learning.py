@@ -1,4 +1,4 @@
-"""Split training (VFL): views and encoders stay inside a party, embeddings go up, gradients come down."""
+"""Split training (VFL): views and encoders stay with their party; embeddings are sent up, gradients come back."""
 
 from __future__ import annotations
 
@@ -9,30 +9,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gainroute._util.progress import Progress
 from gainroute.routing.types import IntArray
-from gainroute.training.checkpoint import Checkpoint, ModelState, Stateful
-from gainroute.training.epochs import run_epochs
-from gainroute.training.optimise import Stepper, batches, derive, steps_in
+from gainroute.training.checkpoint import ModelState, Stateful
+from gainroute.training.optimise import Stepper, steps_in
 from gainroute.training.settings import VflSettings
+from gainroute.training.stage import Stage
 from gainroute.training.training_view import TrainingView, place, to_tensor
 
 __all__ = ["FusionServer", "InProcessParty", "TrainingParty", "train_split"]
 
 
 class TrainingParty(Protocol):
-    """What a party does in split training; apart from `gainroute.routing.two_round.Party`, which only serves."""
+    """A party in split training, as opposed to a `gainroute.routing.two_round.Party`, which only serves."""
 
     def begin_epoch(self, seed: int, epoch: int) -> None:
-        """Make the view of this epoch ready."""
+        """Prepare the view of this epoch."""
         ...
 
     def forward(self, rows: IntArray) -> Tensor:
-        """The embeddings of these training rows: values only, no graph leaves the party."""
+        """The embeddings of these training rows: values only, the graph stays with the party."""
         ...
 
     def backward(self, gradient: Tensor) -> None:
-        """Take the gradient of the server's loss with respect to the embeddings just sent, and step."""
+        """Apply the gradient of the server's loss with respect to the embeddings just sent."""
+        ...
+
+    def state(self) -> dict[str, Stateful]:
+        """What a checkpoint keeps of this party."""
+        ...
+
+    def finish(self) -> None:
+        """Switch to inference mode."""
         ...
 
 
@@ -44,14 +51,13 @@ class InProcessParty:
     encoder
         View in, embedding out; has `dimension`.
     view, labels
-        The training samples and their labels. Labels serve the loss at the encoder; without it they
-        are not looked at.
+        The training samples and their labels. Labels are used only for the loss at the encoder.
     settings
         How it is optimised.
     share
-        The weight of the loss at this encoder: settings.auxiliary over the number of parties.
+        The weight of the loss at this encoder: settings.auxiliary divided by the number of parties.
     auxiliary
-        The linear classifier of that loss, thrown away after training; None for none.
+        The linear classifier of that loss, discarded after training; None for no such loss.
     device
         Where the encoder runs.
     """
@@ -91,7 +97,7 @@ class InProcessParty:
         return embedding.detach()
 
     def backward(self, gradient: Tensor) -> None:
-        """Join the server's gradient with that of the loss at the encoder, and step."""
+        """Add the gradient of the loss at the encoder to that of the server, and step."""
         assert self._sent is not None, "forward comes first"  # noqa: S101 (for the type checker)
         embedding, index = self._sent
         self._sent = None
@@ -104,12 +110,16 @@ class InProcessParty:
             torch.autograd.backward([embedding, local], [gradient, None])
         self._stepper.step()
 
-    def kept(self) -> dict[str, Stateful]:
+    def state(self) -> dict[str, Stateful]:
         """What a checkpoint keeps of this party."""
         parts: dict[str, Stateful] = {"encoder": ModelState(self.encoder), "stepper": self._stepper}
         if self._auxiliary is not None:
             parts["auxiliary"] = ModelState(self._auxiliary)
         return parts
+
+    def finish(self) -> None:
+        """Switch to inference mode."""
+        self.encoder.eval()
 
 
 class FusionServer:
@@ -142,44 +152,36 @@ class FusionServer:
         self._stepper.step()
         return loss.item(), [leaf.grad for leaf in leaves if leaf.grad is not None]
 
-    def kept(self) -> dict[str, Stateful]:
+    def state(self) -> dict[str, Stateful]:
         """What a checkpoint keeps of the server."""
         return {"head": ModelState(self.head), "stepper": self._stepper}
 
 
 def train_split(
-    parties: Sequence[InProcessParty],
-    server: FusionServer,
-    count: int,
-    settings: VflSettings,
-    *,
-    name: str,
-    seed: int,
-    checkpoint: Checkpoint,
-    progress: Progress,
+    stage: Stage, parties: Sequence[TrainingParty], server: FusionServer, count: int, settings: VflSettings
 ) -> None:
-    """Train encoders and head together on `count` aligned samples; resumes from `checkpoint`.
+    """Train encoders and head together on `count` aligned samples, or resume.
 
     Parameters
     ----------
+    stage
+        Name, seed, checkpoint and progress.
     parties, server
         Changed in place: afterwards they hold the trained models, in inference mode.
     count
         Number of training samples.
     settings
-        Epochs, batch and the rest.
-    name, seed, checkpoint, progress
-        As in `train_classifier`.
+        Epochs, batch size and the rest.
     """
-    parts = {f"server.{key}": part for key, part in server.kept().items()}
+    parts = {f"server.{key}": part for key, part in server.state().items()}
     for index, party in enumerate(parties):
-        parts |= {f"party{index}.{key}": part for key, part in party.kept().items()}
+        parts |= {f"party{index}.{key}": part for key, part in party.state().items()}
 
     def epoch(number: int) -> float:
         losses = []
         for party in parties:
-            party.begin_epoch(derive(seed, name), number)
-        for rows in batches(count, settings.batch, derive(seed, name, "order", number)):
+            party.begin_epoch(stage.view_seed, number)
+        for rows in stage.batches(count, settings, number):
             embeddings = [party.forward(rows) for party in parties]
             loss, gradients = server.step(embeddings, rows)
             for party, gradient in zip(parties, gradients, strict=True):
@@ -187,7 +189,7 @@ def train_split(
             losses.append(loss)
         return sum(losses) / len(losses)
 
-    run_epochs(epoch, settings.epochs, parts, name=name, seed=seed, checkpoint=checkpoint, progress=progress)
+    stage.run(epoch, settings.epochs, parts)
     server.head.eval()
     for party in parties:
-        party.encoder.eval()
+        party.finish()

@@ -1,4 +1,4 @@
-"""The view a party trains on: clean, or altered anew each epoch."""
+"""The view that a party trains on: clean, or altered differently in each epoch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Altered = Callable[[IntArray, np.random.Generator], npt.NDArray[np.float32]]
 
 
 def to_tensor(view: npt.NDArray[np.float32], device: str) -> Tensor:
-    """A view as a model takes it; its memory layout follows from the model's weights, see `place`."""
+    """A view as the input of a model; its memory layout follows from the model's weights, see `place`."""
     return torch.from_numpy(np.ascontiguousarray(view, dtype=np.float32)).to(device)
 
 
 def place(model: nn.Module, device: str) -> nn.Module:
-    """A model on its device, with channels last in memory where that is safe: it trains a fifth faster.
+    """Move a model to its device, with channels last in memory if that is safe: it trains a fifth faster.
 
     With fewer than 8 channels in a convolution, torch 2.13 writes outside its buffers on the CPU when
     channels are last (seen as "corrupted double-linked list" in the backward pass), so such a model keeps
@@ -46,9 +46,9 @@ class TrainingView:
     clean
         (N, …), standardised.
     rows
-        (N,) the rows of the official training part they are.
+        (N,) their rows in the official training part.
     altered
-        Gives rows of that part altered at random and standardised; None where nothing is altered.
+        Returns rows of that part, altered at random and standardised; None for no augmentation.
     """
 
     clean: npt.NDArray[np.float32]
@@ -56,18 +56,18 @@ class TrainingView:
     altered: Altered | None = None
 
     def take(self, chosen: IntArray) -> TrainingView:
-        """Only the chosen of these samples."""
+        """Only the chosen samples."""
         return TrainingView(self.clean[chosen], self.rows[chosen], self.altered)
 
     def epoch(self, seed: int, epoch: int, *, augment: bool) -> npt.NDArray[np.float32]:
-        """The whole view for one epoch. Parties of one seed alter a sample alike."""
+        """The whole view for one epoch. Parties with the same seed alter a sample in the same way."""
         if not augment or self.altered is None:
             return self.clean
         return self.altered(self.rows, np.random.default_rng(derive(seed, "augment", epoch)))
 
 
 def forward_all(model: nn.Module, view: npt.NDArray[np.float32], device: str, size: int = 512) -> Tensor:
-    """What `model` gives for every row, in inference mode, on the CPU."""
+    """The outputs of `model` for every row, in inference mode, on the CPU."""
     model.eval()
     with torch.inference_mode():
         outputs = [model(to_tensor(view[i : i + size], device)).cpu() for i in range(0, len(view), size)]

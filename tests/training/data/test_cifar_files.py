@@ -85,7 +85,7 @@ def test_damaged_truncated_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="5000 bytes: not a whole number of rows of 3073"):
         load_cifar("cifar10", tmp_path, None, replace(layout, binary=replace(layout.binary, train=train)))
     file.unlink()
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="does not exist"):
         load_cifar("cifar10", tmp_path, None, layout)
 
 
@@ -99,7 +99,7 @@ def test_a_pickle_that_asks_for_anything_but_arrays_is_refused_and_not_run(
     thing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="only numpy arrays are admitted"):
+    with pytest.raises(DataError, match="only numpy arrays are allowed"):
         load_arrays(pickle.dumps(thing, protocol=4), "batch")
     assert not Path("owned").exists()
 
@@ -141,5 +141,5 @@ def test_a_download_is_checked_and_unpacks_only_known_files(tmp_path: Path) -> N
 def test_without_a_network_the_error_says_what_to_do(tmp_path: Path) -> None:
     layout = LAYOUTS["cifar10"]
     nowhere = replace(layout, binary=replace(layout.binary, archive=(tmp_path / "none.tar.gz").as_uri()))
-    with pytest.raises(DataError, match="where there is no network, fetch it elsewhere and unpack it"):
+    with pytest.raises(DataError, match="without a network, fetch it elsewhere and unpack it"):
         download("cifar10", tmp_path, nowhere)

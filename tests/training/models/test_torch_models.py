@@ -83,5 +83,5 @@ def test_a_saved_model_answers_the_same_and_a_damaged_file_says_so(tmp_path: Pat
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(NotAnArtifactError, match="not a safetensors file"):
         load_model(path)
-    with pytest.raises(ArtifactError, match="is not there"):
+    with pytest.raises(ArtifactError, match="does not exist"):
         load_model(tmp_path / "none.safetensors")

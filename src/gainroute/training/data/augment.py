@@ -1,4 +1,4 @@
-"""Altered images: mirrored and shifted."""
+"""Augmentation of images: mirrored and shifted."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["FlipShift", "shift_images"]
 
 
 def shift_images(images: npt.NDArray[np.float32], by: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Each image (N, C, H, W) moved by up to `by` pixels on either axis, its edge repeated."""
+    """Move each image (N, C, H, W) by up to `by` pixels along both axes, repeating its edge."""
     if by == 0:
         return images
     count, _, height, width = images.shape
     padded = np.pad(images, ((0, 0), (0, 0), (by, by), (by, by)), mode="edge")
     top, left = rng.integers(0, 2 * by + 1, (2, count))
     moved = np.empty_like(images)
-    # Few distinct shifts, many images: one slice copy a shift instead of one an image.
+    # There are few distinct shifts and many images: one slice copy per shift instead of one per image.
     for dy in range(2 * by + 1):
         for dx in range(2 * by + 1):
             rows = np.flatnonzero((top == dy) & (left == dx))
@@ -30,7 +30,7 @@ def shift_images(images: npt.NDArray[np.float32], by: int, rng: np.random.Genera
 
 @dataclass(frozen=True)
 class FlipShift:
-    """Images mirrored left to right half of the time (if `flip`) and shifted by up to `shift` pixels."""
+    """Mirrors images left to right with probability 1/2 (if `flip`) and shifts them by up to `shift` pixels."""
 
     views: tuple[npt.NDArray[np.float32], ...]
     flip: bool

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, four parties: a quadrant each, from the official binary or python files."""
+"""CIFAR-10 and CIFAR-100 for four parties, one quadrant each, from the official binary or python files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_binary(data: bytes, label_bytes: int, where: str) -> tuple[Images, IntA
 
 
 def read_python(data: bytes, label_key: bytes, where: str) -> tuple[Images, IntArray]:
-    """Images (N, 3, 32, 32) and labels of one file of the python form; nothing but arrays is unpickled."""
+    """Images (N, 3, 32, 32) and labels of one file of the python form; only arrays are unpickled."""
     batch: Any = load_arrays(data, where)
     if not isinstance(batch, dict) or not {b"data", label_key} <= set(batch):
         raise DataError(f"{where} holds no {label_key.decode()!r} beside 'data': it is not a CIFAR batch")
@@ -68,7 +68,7 @@ def _read(folder: Path, version: CifarFiles, layout: CifarLayout, part: str) -> 
     for name, checksum in files.items():
         path = folder / name
         if not path.is_file():
-            raise DataError(f"{path} is not there: unpack {version.archive} again, or use --download")
+            raise DataError(f"{path} does not exist: unpack {version.archive} again, or use --download")
         data = _checked(path, version.algorithm, checksum)
         if version is layout.binary:
             x, y = read_binary(data, layout.label_bytes, str(path))
@@ -82,18 +82,18 @@ def _read(folder: Path, version: CifarFiles, layout: CifarLayout, part: str) -> 
 def load_cifar(
     name: str, data_dir: Path, augment: AugmentSettings | None = None, layout: CifarLayout | None = None
 ) -> Dataset:
-    """Read whichever official form lies under `data_dir`, the binary one first.
+    """Read the official files under `data_dir`, the binary form if both are there.
 
     Parameters
     ----------
     name
         ``"cifar10"`` or ``"cifar100"``.
     data_dir
-        The folder that holds ``cifar-10-batches-bin`` or its like.
+        The folder that contains ``cifar-10-batches-bin`` or one of the others.
     augment
         Flips and shifts of training quadrants.
     layout
-        File names and checksums; the official ones unless given.
+        File names and checksums; the official ones by default.
     """
     layout = layout or LAYOUTS[name]
     found = [version for version in (layout.binary, layout.python) if (data_dir / version.folder).is_dir()]
@@ -119,18 +119,18 @@ def load_cifar(
 
 
 def download(name: str, data_dir: Path, layout: CifarLayout | None = None, timeout: float = 30.0) -> Path:
-    """Fetch the official binary archive, check it, and unpack the files that are known; returns their folder.
+    """Download the official binary archive, verify it, unpack the known files, and return their folder.
 
     Parameters
     ----------
     name
         ``"cifar10"`` or ``"cifar100"``.
     data_dir
-        The folder to unpack in; it is made.
+        The folder to unpack in; created if needed.
     layout
-        Address and checksums; the official ones unless given.
+        Address and checksums; the official ones by default.
     timeout
-        Seconds without an answer after which there is taken to be no network.
+        Seconds to wait for an answer before giving up.
     """
     version = (layout or LAYOUTS[name]).binary
     body, digest = io.BytesIO(), hashlib.md5(usedforsecurity=False)
@@ -141,19 +141,18 @@ def download(name: str, data_dir: Path, layout: CifarLayout | None = None, timeo
                 body.write(chunk)
     except (urllib.error.URLError, OSError) as error:
         raise DataError(
-            f"{version.archive} could not be fetched ({error}): where there is no network, fetch it elsewhere and "
-            f"unpack it in {data_dir}, so that {data_dir / version.folder} is there"
+            f"{version.archive} could not be fetched ({error}): without a network, fetch it elsewhere and "
+            f"unpack it in {data_dir}, so that {data_dir / version.folder} exists"
         ) from error
     if digest.hexdigest() != version.archive_md5:
         raise DataError(
             f"{version.archive} came with md5 {digest.hexdigest()}, expected {version.archive_md5}: try again"
         )
     folder = data_dir / version.folder
-    folder.mkdir(parents=True, exist_ok=True)
     body.seek(0)
     with tarfile.open(fileobj=body) as archive:
         for file in (*version.train, *version.test):
-            # Only the files we know, written by us: a path inside the archive is never followed.
+            # Only known files, under names of our own: paths inside the archive are never used.
             member = archive.extractfile(f"{version.folder}/{file}")
             if member is None:
                 raise DataError(f"{version.archive} lacks {file}: try again")

@@ -9,14 +9,14 @@ __all__ = ["LAYOUTS", "CifarFiles", "CifarLayout"]
 
 @dataclass(frozen=True)
 class CifarFiles:
-    """One official form of a dataset.
+    """The files of one official form of a data set.
 
     Attributes
     ----------
     archive, archive_md5
-        What to download, and its published checksum.
+        The file to download, and its published checksum.
     folder
-        What the archive unpacks to.
+        The folder that the archive unpacks to.
     train, test
         File names with their checksums, in official order.
     algorithm
@@ -33,16 +33,16 @@ class CifarFiles:
 
 @dataclass(frozen=True)
 class CifarLayout:
-    """A dataset in its binary and its python form.
+    """A data set in its binary and its python form.
 
     Attributes
     ----------
     binary, python
         The two forms.
     label_bytes
-        Labels before each image of the binary form; the last is the class.
+        Number of labels before each image in the binary form; the last is the class.
     label_key
-        Under which the python form has the class.
+        The key of the class in the python form.
     class_names
         In the order of the labels.
     """

@@ -1,4 +1,9 @@
-"""Reading the official python form of CIFAR: pickles, through an unpickler that builds nothing but arrays."""
+"""A restricted unpickler for the official python files of CIFAR. It is the only place where anything is unpickled.
+
+It can build containers, strings, numbers and numpy arrays, and nothing else: a pickle that refers to any other class or
+function is refused before it is imported or called, so no code from the file runs. `gainroute.training.data.cifar` also
+verifies the checksum of a file before it is read here.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +17,9 @@ from gainroute.errors import DataError
 
 __all__ = ["load_arrays"]
 
-# How numpy rebuilds an array, without naming its module: that moved between numpy 1 and 2.
+# How numpy rebuilds an array; taken from an array because its module moved between numpy 1 and 2.
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
-_ADMITTED = {
+_ALLOWED = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy", "ndarray"): np.ndarray,
@@ -24,23 +29,23 @@ _ADMITTED = {
 
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, and only numpy arrays are admitted")
-        return _ADMITTED[module, name]
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, and only numpy arrays are allowed")
+        return _ALLOWED[module, name]
 
 
 def load_arrays(data: bytes, where: str) -> Any:
-    """Unpickle plain containers, strings, numbers and numpy arrays; anything else is an error and is not run.
+    """Unpickle containers, strings, numbers and numpy arrays; anything else raises DataError.
 
     Parameters
     ----------
     data
-        The pickle. Strings of Python 2 come out as bytes.
+        The pickle. Strings of Python 2 become bytes.
     where
-        How errors name it.
+        The name of the file, for errors.
     """
     try:
         return _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
-    # A damaged pickle raises whatever the damage makes it do; none of it is our fault to let through.
+    # A damaged pickle can raise any exception.
     except Exception as error:
         raise DataError(f"{where} cannot be read as a CIFAR batch ({error}): fetch the official archive") from error

@@ -1,7 +1,7 @@
 """From the official tree of OFF meshes to ``points.npz``: area-weighted samples, in parallel, cached.
 
-The tree is ``ModelNet40/<class>/{train,test}/<name>.off``. A cloud is kept as soon as it is sampled, so a
-run that was broken off goes on where it stopped.
+The tree is ``ModelNet40/<class>/{train,test}/<name>.off``. Every cloud is saved as soon as it is sampled, so that an
+interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gainroute._util.files import write_bytes
+from gainroute._util.files import write_bytes, write_npz
 from gainroute._util.progress import NoProgress, Progress
 from gainroute.errors import DataError, SettingError
 from gainroute.routing.types import IntArray
@@ -35,14 +35,14 @@ class Mesh:
 
 
 def points_needed(image_size: int) -> int:
-    """How many points make a surface without holes in an image of that size: four a pixel."""
+    """Number of points for a surface without holes in an image of that size: four per pixel."""
     return 4 * image_size * image_size
 
 
 def read_off(path: Path) -> Mesh:
-    """Read an OFF file, those included whose first line runs into the counts (``OFF490 518 0``).
+    """Read an OFF file, also one whose first line continues with the counts (``OFF490 518 0``).
 
-    Faces of more than three corners become fans of triangles.
+    Faces with more than three corners become fans of triangles.
     """
     try:
         words = path.read_text(encoding="ascii", errors="replace").split()
@@ -73,7 +73,7 @@ def read_off(path: Path) -> Mesh:
 
 
 def sample_mesh(mesh: Mesh, count: int, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    """`count` points (count, 3), uniform on the surface: a triangle is drawn by its area, a point within it."""
+    """`count` points (count, 3), uniform on the surface: a triangle is drawn by its area, then a point within it."""
     a, b, c = (mesh.vertices[mesh.triangles[:, corner]] for corner in range(3))
     areas = np.linalg.norm(np.cross(b - a, c - a), axis=1)
     total = areas.sum()
@@ -88,7 +88,7 @@ def sample_mesh(mesh: Mesh, count: int, rng: np.random.Generator) -> npt.NDArray
 
 def _sample_file(job: tuple[Path, Path, int, int]) -> None:
     source, target, count, seed = job
-    # The name seeds the sample: neither order nor number of workers changes it.
+    # Seeded by name, so that neither the order nor the number of workers matters.
     rng = np.random.default_rng([seed, zlib.crc32(source.stem.encode())])
     try:
         points = sample_mesh(read_off(source), count, rng)
@@ -109,20 +109,20 @@ def build_points(
     Parameters
     ----------
     tree
-        The folder with a folder a class.
+        The folder with one folder per class.
     out
-        Where ``points.npz`` shall be; clouds are cached in a folder beside it.
+        Path of ``points.npz``; clouds are cached in a folder next to it.
     count
-        Points a mesh; see `points_needed`.
+        Points per mesh; see `points_needed`.
     seed
         Of the samples.
     workers
-        Processes.
+        Number of processes.
     progress
-        Who is told.
+        Where progress is reported.
     """
     if count < 1:
-        raise SettingError(f"{count} points a mesh: at least 1")
+        raise SettingError(f"{count} points per mesh: at least 1 is needed")
     classes = sorted(folder.name for folder in tree.iterdir() if folder.is_dir()) if tree.is_dir() else []
     files = {part: [f for name in classes for f in sorted((tree / name / part).glob("*.off"))] for part in _PARTS}
     empty = [part for part, found in files.items() if not found]
@@ -132,18 +132,16 @@ def build_points(
     cache.mkdir(parents=True, exist_ok=True)
     every = [(file, cache / f"{file.stem}.npy") for part in _PARTS for file in files[part]]
     jobs = [(file, target, count, seed) for file, target in every if not target.is_file()]
-    told = progress or NoProgress()
-    told.start("meshes", len(every), len(every) - len(jobs))
+    progress = progress or NoProgress()
+    progress.start("meshes", len(every), len(every) - len(jobs))
     if jobs:
         with ProcessPoolExecutor(max_workers=workers) as pool:
             for _ in pool.map(_sample_file, jobs, chunksize=8):
-                told.advance()
+                progress.advance()
     arrays: dict[str, npt.NDArray[np.generic]] = {"classes": np.array(classes)}
     for part, found in files.items():
         arrays[f"points_{part}"] = np.stack([np.load(cache / f"{f.stem}.npy", allow_pickle=False) for f in found])
         arrays[f"y_{part}"] = np.array([classes.index(f.parent.parent.name) for f in found], dtype=np.int64)
         arrays[f"names_{part}"] = np.array([f.stem for f in found])
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # numpy takes them for its own switches
-    write_bytes(out, buffer.getvalue())
+    write_npz(out, arrays)
     return out

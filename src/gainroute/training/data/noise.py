@@ -12,12 +12,12 @@ from gainroute.routing.types import IntArray
 
 __all__ = ["add_noise", "noisy_classes"]
 
-# Streams of their own: neither may move when another draw is added elsewhere.
+# Separate random streams, so that neither changes when another draw is added elsewhere.
 _CLASSES, _NOISE = 101, 102
 
 
 def noisy_classes(classes: int, count: int, seed: int) -> IntArray:
-    """The classes that a regime of `count` noisy classes touches; a larger regime contains a smaller.
+    """The noisy classes of a regime with `count` of them; a larger regime contains every smaller one.
 
     Examples
     --------
@@ -31,16 +31,16 @@ def noisy_classes(classes: int, count: int, seed: int) -> IntArray:
 
 
 def add_noise(views: Sequence[npt.NDArray[np.float32]], sigma: float, seed: int) -> tuple[npt.NDArray[np.float32], ...]:
-    """Every view with zero-mean Gaussian noise of deviation `sigma` added.
+    """Add zero-mean Gaussian noise of standard deviation `sigma` to every view.
 
     Parameters
     ----------
     views
-        Standardised views, one a party.
+        Standardised views, one per party.
     sigma
-        The deviation; the views have deviation 1 a channel on the training part.
+        The standard deviation; the views have deviation 1 per channel on the training part.
     seed
-        One noise a seed: a sample touched in two regimes is the same noisy sample in both.
+        The noise depends only on the seed: a sample that two regimes touch is the same noisy sample in both.
     """
     if sigma < 0:
         raise SettingError(f"sigma is {sigma}: a deviation is 0 or more")

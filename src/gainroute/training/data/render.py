@@ -59,9 +59,9 @@ def render(
     camera
         Where the images are taken from.
     size
-        Pixels a side.
+        Width and height in pixels.
     splat
-        Pixels a side that a point covers.
+        Width and height of a point in pixels.
     keep
         (N, P), False for points that are left out.
     """

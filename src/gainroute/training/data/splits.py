@@ -1,4 +1,4 @@
-"""Stratified, seeded splits, and the hash by which a record names the one it used."""
+"""Stratified, seeded splits, and the hashes that identify splits and data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["content_hash", "split_hash", "stratified_split"]
 
 
 def stratified_split(labels: npt.ArrayLike, share: float, seed: int) -> tuple[IntArray, IntArray]:
-    """Part the rows in two, each class in the same proportion.
+    """Split the rows in two, each class in the same proportion.
 
     Parameters
     ----------
     labels
         (N,) classes.
     share
-        How much of every class goes to the second part, between 0 and 1. The second part has
+        The share of every class that goes to the second part, between 0 and 1. The second part has
         ``round(share * N)`` rows: classes with the largest remainders get the odd ones.
     seed
         The same seed gives the same split.
@@ -72,7 +72,7 @@ def split_hash(*parts: tuple[LabelArray, IntArray]) -> str:
 
 
 def content_hash(views: Sequence[npt.NDArray[np.float32]]) -> str:
-    """A hash over all values of the views: other pixels under the same ids are other data."""
+    """A hash over all values of the views: different pixels with the same ids are different data."""
     digest = hashlib.blake2b(digest_size=16)
     for view in views:
         digest.update(repr(view.shape).encode())

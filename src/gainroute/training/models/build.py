@@ -1,4 +1,4 @@
-"""From a description that fits in JSON to a model, and from a model to a file and back; never pickle."""
+"""Models from a description that fits in JSON, and their files (safetensors, never pickle)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = tuple(_MODELS)
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model, and the options its constructor takes: plain numbers, strings and lists."""
+    """The kind of a model and the options of its constructor: numbers, strings and lists."""
 
     kind: str
     options: dict[str, Any]
@@ -52,11 +52,11 @@ def save_model(model: nn.Module, spec: ModelSpec, path: str | os.PathLike[str]) 
 
 
 def load_model(path: str | os.PathLike[str]) -> nn.Module:
-    """Read what `save_model` wrote, ready for inference."""
+    """Read a model that `save_model` wrote, in inference mode."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
-        raise ArtifactError(f"{path} is not there: name a model file that `save_model` wrote")
+        raise ArtifactError(f"{path} does not exist: name a model file that `save_model` wrote")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -64,7 +64,7 @@ def load_model(path: str | os.PathLike[str]) -> nn.Module:
     except SafetensorError as error:
         raise NotAnArtifactError(f"{path} is not a safetensors file ({error}): copy or train it again") from error
     if "gainroute_model" not in metadata:
-        raise NotAnArtifactError(f"{path} holds no description of a gainroute model: name one `save_model` wrote")
+        raise NotAnArtifactError(f"{path} has no description of a gainroute model: name a file that `save_model` wrote")
     model = build_model(ModelSpec(**json.loads(metadata["gainroute_model"])))
     try:
         model.load_state_dict(tensors)

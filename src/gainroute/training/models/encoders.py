@@ -1,6 +1,6 @@
-"""Round 2, at each party: view in, embedding out.
+"""Round 2, at each party: encoders from a view to an embedding.
 
-An own ResNet-18: torchvision does not import beside the CPU build of torch.
+ResNet-18 is implemented here because torchvision cannot be imported next to the CPU build of torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gainroute.errors import SettingError
 
 __all__ = ["STEMS", "MLPEncoder", "ResNet18"]
 
-# kernel, stride, max-pool: from images of a few pixels to those of ImageNet.
+# Kernel, stride, max-pool: for images from a few pixels up to those of ImageNet.
 _STEMS = {
     "3x3": (3, 1, False),
     "3x3-pool": (3, 1, True),
@@ -50,9 +50,9 @@ class ResNet18(nn.Module):
     channels
         Channels of the images.
     width
-        Channels after the stem; 64 is the usual one. The embedding has 8 × width values.
+        Channels after the stem; 64 is usual. The embedding has 8 × width values.
     stem
-        One of `STEMS`: ``"3x3"`` keeps the resolution (quadrants), ``"7x7-stride2-pool"`` is the usual one.
+        One of `STEMS`: ``"3x3"`` keeps the resolution (quadrants), ``"7x7-stride2-pool"`` is that of ImageNet.
     """
 
     def __init__(self, *, channels: int, width: int = 64, stem: str = "3x3") -> None:
@@ -89,7 +89,7 @@ class MLPEncoder(nn.Module):
     features
         Length of a feature vector.
     width
-        The hidden layers and the embedding have 8 × width values, as those of a ResNet-18 of that width.
+        The hidden layers and the embedding have 8 × width values, like a ResNet-18 of that width.
     """
 
     def __init__(self, *, features: int, width: int = 16) -> None:

@@ -1,4 +1,4 @@
-"""Round 2, at the server: the embeddings of the parties in, logits out."""
+"""Round 2, at the server: from the embeddings of the parties to logits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["FusionHead"]
 
 
 class FusionHead(nn.Module):
-    """Gated fusion with interaction features, and a linear path beside them.
+    """Gated fusion with interaction features, plus a linear path.
 
     Each embedding is projected to zᵢ in a common latent space; gates gᵢ = softmaxᵢ(v · tanh(U zᵢ + bᵢ))
     depend on the sample; the classifier reads the fusion Σ gᵢ zᵢ together with the mean over pairs of
     zᵢ ⊙ zⱼ, and a linear map of every embedding is added to its logits. An absent party has gate 0 and
-    is left out of every mean, so that its embedding is never looked at.
+    is left out of every mean, so that its embedding has no effect.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class FusionHead(nn.Module):
     classes
         Number of classes.
     dropout
-        Share of features dropped before the classifier, in training.
+        Share of features dropped before the classifier during training.
     """
 
     def __init__(self, *, dimensions: Sequence[int], latent: int, classes: int, dropout: float = 0.1) -> None:
@@ -63,9 +63,9 @@ class FusionHead(nn.Module):
         Parameters
         ----------
         embeddings
-            One (N, dᵢ) a party. Those of an absent party may hold anything, NaN included.
+            One (N, dᵢ) per party. Those of an absent party may hold anything, including NaN.
         present
-            (N, M), True where the embedding is there; everywhere unless given. Each sample needs one party.
+            (N, M), True if the embedding is present; by default all are. Each sample needs at least one party.
         """
         if len(embeddings) != len(self.dimensions):
             raise ShapeError(f"{len(embeddings)} embeddings: the head was built for {len(self.dimensions)} parties")
@@ -78,7 +78,7 @@ class FusionHead(nn.Module):
         latents = latents * weight
         fused = (self.gates(latents, present).unsqueeze(-1) * latents).sum(dim=1)
         count = weight.sum(dim=1)
-        # Σ over pairs = ((Σ z)² − Σ z²) / 2: as cheap for twenty parties as for two.
+        # Σ over pairs = ((Σ z)² − Σ z²) / 2 takes time linear in the number of parties.
         pairs = (latents.sum(dim=1).square() - latents.square().sum(dim=1)) / 2
         pairs = pairs / (count * (count - 1) / 2).clamp(min=1)
         logits: Tensor = self.classify(torch.cat([fused, pairs], dim=1))

@@ -1,4 +1,4 @@
-"""Round 1: the light classifier each party runs on its own view."""
+"""Round 1: the small classifier that each party runs on its own view."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class LocalCNN(nn.Module):
     Parameters
     ----------
     channels, size
-        The images are (channels, size, size). Blocks stop striding at 2 × 2: a quadrant of a digit has
-        4 × 4 pixels to begin with.
+        The images are (channels, size, size). Blocks stop striding at 2 × 2, because a quadrant of a digit has only
+        4 × 4 pixels.
     outputs
-        Classes; one more for a classifier that may defer.
+        Number of classes; one more for a classifier that may defer.
     widths
         Channels after each strided block; the refinement block keeps the last.
     dropout
-        Share of pooled features dropped in training.
+        Share of pooled features dropped during training.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class LocalCNN(nn.Module):
 
 
 class LocalMLP(nn.Module):
-    """A small perceptron for feature vectors: one hidden layer a width.
+    """A small perceptron for feature vectors, with one hidden layer per entry of `widths`.
 
     Parameters
     ----------
     features
         Length of a feature vector.
     outputs
-        Classes; one more for a classifier that may defer.
+        Number of classes; one more for a classifier that may defer.
     widths
         Units of each hidden layer.
     dropout
-        Share of the last hidden layer dropped in training.
+        Share of the last hidden layer dropped during training.
     """
 
     def __init__(self, *, features: int, outputs: int, widths: Sequence[int] = (16,), dropout: float = 0.1) -> None:

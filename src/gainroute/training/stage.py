@@ -1,0 +1,115 @@
+"""A stage of training: resume, run seeded epochs, write a checkpoint after each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from gainroute._util.progress import NoProgress, Progress
+from gainroute.routing.types import IntArray
+from gainroute.training.checkpoint import Checkpoint, CheckpointState, ModelState, Stateful, gather, scatter
+from gainroute.training.optimise import Stepper, batches, derive, seeded, steps_in
+from gainroute.training.settings import FitSettings
+
+__all__ = ["BatchLoss", "Stage"]
+
+BatchLoss = Callable[[Tensor], Tensor]
+"""From the training rows of a batch, (B,), to its loss."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One model, or one set of models, that is trained as a unit.
+
+    Attributes
+    ----------
+    name
+        Names the progress bar, and separates the randomness of this stage from that of others.
+    seed
+        Of the run.
+    checkpoint, progress
+        Where state is kept, and where progress is reported.
+    device
+        A torch device.
+    """
+
+    name: str
+    seed: int
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    progress: Progress = field(default_factory=NoProgress)
+    device: str = "cpu"
+
+    @property
+    def view_seed(self) -> int:
+        """The seed of augmentation."""
+        return derive(self.seed, self.name)
+
+    def initial(self) -> AbstractContextManager[None]:
+        """Torch's random state for drawing initial weights."""
+        return seeded(self.seed, self.name, "initial")
+
+    def batches(self, count: int, fit: FitSettings, epoch: int) -> Iterator[IntArray]:
+        """The rows of every batch of an epoch."""
+        return batches(count, fit.batch, derive(self.seed, self.name, "order", epoch))
+
+    def run(self, epoch: Callable[[int], float], epochs: int, parts: Mapping[str, Stateful]) -> None:
+        """Run the remaining epochs.
+
+        Parameters
+        ----------
+        epoch
+            Runs the epoch of that number and returns its mean loss.
+        epochs
+            How many there are in all.
+        parts
+            Everything that an epoch changes.
+        """
+        done, seconds = 0, 0.0
+        saved = self.checkpoint.load()
+        if saved is not None:
+            done, seconds = saved.epochs, saved.seconds
+            scatter(parts, saved.tensors)
+        if done < epochs:
+            self.progress.start(self.name, epochs, done)
+        for number in range(done, epochs):
+            began = time.perf_counter()
+            # Every epoch draws from a seed of its own, so no random state has to be saved.
+            with seeded(self.seed, self.name, number):
+                loss = epoch(number)
+            seconds += time.perf_counter() - began
+            self.checkpoint.save(CheckpointState(number + 1, seconds, gather(parts)))
+            self.progress.advance(f"loss {loss:.3f}")
+
+    def fit(self, model: nn.Module, settings: FitSettings, count: int, losses: Callable[[int], BatchLoss]) -> nn.Module:
+        """Train one model, and return it in inference mode.
+
+        Parameters
+        ----------
+        model
+            On its device.
+        settings
+            Epochs, learning rate and the rest.
+        count
+            Number of training samples.
+        losses
+            The loss of a batch, by epoch.
+        """
+        stepper = Stepper([model], settings, steps_in(count, settings))
+
+        def epoch(number: int) -> float:
+            loss_of, values = losses(number), []
+            model.train()
+            for rows in self.batches(count, settings, number):
+                loss = loss_of(torch.from_numpy(rows).to(self.device))
+                loss.backward()  # type: ignore[no-untyped-call]
+                stepper.step()
+                values.append(loss.item())
+            return sum(values) / len(values)
+
+        self.run(epoch, settings.epochs, {"model": ModelState(model), "stepper": stepper})
+        return model.eval()
