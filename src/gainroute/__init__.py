@@ -14,6 +14,7 @@ from gainroute.control.recalibrate import recalibrate
 from gainroute.control.shadow import ShadowComparison, compare_shadow
 from gainroute.control.token_bucket import TokenBucket
 from gainroute.errors import GainrouteError, GainrouteWarning
+from gainroute.estimators import CascadeClassifier
 from gainroute.routing.artifacts import load, save
 from gainroute.routing.calibrate import (
     CALIBRATORS,
@@ -57,6 +58,7 @@ __all__ = [
     "BudgetController",
     "CalibratedConfidenceRouter",
     "CalibrationSet",
+    "CascadeClassifier",
     "ConfidenceRouter",
     "ControlledDecision",
     "Decider",
