@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from gainroute._util.files import write_bytes
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
+from gainroute.io.tables import read_table
 from gainroute.routing.types import IntArray
 from gainroute.training.route_answers import DeferAnswers, RouteAnswers, overlay
 
@@ -187,15 +187,13 @@ def load_record(path: str | os.PathLike[str]) -> Record:
     path
         A file `save_record` wrote.
     """
+    if not Path(path).exists():
+        raise NotAnArtifactError(f"{path} is not there: name a record that `save_record` wrote")
     try:
-        # numpy leaves a file it cannot read open: it is opened, and closed, here.
-        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = read_table(path).columns
         meta = json.loads(arrays["metadata"].tobytes())
         version = meta["format"]
-    except FileNotFoundError as error:
-        raise NotAnArtifactError(f"{path} is not there: name a record that `save_record` wrote") from error
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile, EOFError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # a DataError is a ValueError
         raise NotAnArtifactError(f"{path} is not a record, or damaged ({error}): fetch or run it again") from error
     if version != FORMAT:
         raise ArtifactVersionError(f"{path} has record format {version}: this version reads {FORMAT}; run it again")

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gainroute.errors import DataError, NotAnArtifactError, SettingError
 from gainroute.federation.child_process import (
     DRAIN_SECONDS,
@@ -27,6 +25,7 @@ from gainroute.federation.child_process import (
     stopped_at_exit,
 )
 from gainroute.io.run_folder import RunFolder
+from gainroute.io.tables import read_table
 
 __all__ = ["DEFAULT_RUN", "LocalFederation", "LocalParty", "up"]
 
@@ -167,9 +166,8 @@ def _example_ids(run: RunFolder, parties: Sequence[str]) -> tuple[str, ...]:
 def _ids(file: Path, key: str) -> list[Any]:
     if not file.is_file():
         return []
-    with np.load(file, allow_pickle=False) as arrays:
-        found: list[Any] = arrays[key].tolist() if key in arrays.files else []
-    return found
+    table = read_table(file, only=(key,))
+    return table.objects(key) if key in table else []
 
 
 # ---- settings of the processes ----------------------------------------------------------------------
