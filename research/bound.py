@@ -1,12 +1,12 @@
-"""How far the messages of Round 1 could take any router: an estimate by strong learners, as a bound only.
+"""How well any router could do with the messages of Round 1: an estimate by strong learners, used only as a bound.
 
 ::
 
     python -m research.bound --datasets digits --out docs/results/bound.json
 
 Learners are cross-validated on the calibration and the test part of a record together, noisy test parts included, and
-the best is taken after the fact. A router must never do that: the figures say what is left to gain, and nothing is
-chosen by them. Out-of-fold posteriors are features of the next learner, as in stacking: that is a little optimistic.
+the best is chosen by test accuracy. A router must never do that: the bound shows what is left to gain, and nothing is
+chosen by it. Out-of-fold posteriors are features of the next learner, as in stacking, which is a little optimistic.
 """
 
 from __future__ import annotations
@@ -218,12 +218,12 @@ def _best(found: Mapping[str, list[float]]) -> tuple[str, list[float]]:
 
 
 def read_bound(path: Path, dataset: str, stamps: Mapping[int, str]) -> dict[str, Any]:
-    """Bounds by regime, mean over seeds; {} unless the file speaks of exactly these records.
+    """Bounds by regime, mean over seeds; {} unless the file covers exactly these records.
 
     Parameters
     ----------
     path
-        A file that `main` wrote, or none.
+        A file that `main` wrote; it may be missing.
     dataset
         Whose records.
     stamps
@@ -245,8 +245,8 @@ def read_bound(path: Path, dataset: str, stamps: Mapping[int, str]) -> dict[str,
 
 
 def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] | None = None) -> int:
-    """Estimate the bound of every record whose figures the file does not hold yet."""
-    parser = argparse.ArgumentParser(description="Estimate how far the messages of Round 1 could take any router.")
+    """Estimate the bound of every record that the file does not cover yet."""
+    parser = argparse.ArgumentParser(description="Estimate how well any router could do with the messages of Round 1.")
     parser.add_argument("--records", type=Path, default=Path("records"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/bound.json"))
     parser.add_argument("--datasets", nargs="*", default=None, help="folders of --records; all unless given")

@@ -1,7 +1,7 @@
-"""Routers that were tried against the default and are kept so that anyone can try them again; see docs/decisions.
+"""Routers that were compared with the default; kept so that the comparison can be repeated, see docs/decisions.
 
-Each changes one part of the expected-gain router: what pools, or what the strong route is worth. None is offered by the
-library, because none did enough better than what is.
+Each changes one part of the expected-gain router: the pool, or the estimate of the strong route's accuracy. The library
+offers none of them, because none improved enough on the default.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AllPartyRouter(ExpectedGainRouter):
         return path
 
 
-# ---- a weight a party and class ----------------------------------------------------------------------
+# ---- one weight per party and class ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ class PartyClassPool:
 
 
 class PartyClassRouter(ExpectedGainRouter):
-    """A weight a party and class, drawn towards the weight a party, by as much as cross-validation says."""
+    """One weight per party and class, shrunk towards one weight per party; cross-validation sets the strength."""
 
     def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool:
         """Choose the strength on inner folds, then fit on everything."""

@@ -1,4 +1,4 @@
-"""Candidates for a better router, judged by nested cross-validation inside the calibration part.
+"""Candidates for a better router, compared by nested cross-validation inside the calibration part.
 
 ::
 
@@ -73,12 +73,12 @@ CANDIDATES: Mapping[str, Candidate] = {
     "1 − m[ŷ]": Candidate(lambda: CalibratedConfidenceRouter(threshold="calibration"), False, "for comparison"),
     "λ by cross-validation": Candidate(_gain(lam="cv"), False, "the paper's with λ chosen"),
     "shrunk reliability": Candidate(_gain(shrinkage="empirical-bayes"), False, "empirical Bayes over the classes"),
-    "log-linear, score": Candidate(_gain(pooling="log-linear"), False, "a weight a party, mean answers"),
-    "log-linear": Candidate(_gain(pooling="log-linear"), True, "a weight a party, answers too"),
+    "log-linear, score": Candidate(_gain(pooling="log-linear"), False, "one weight per party, mean answers"),
+    "log-linear": Candidate(_gain(pooling="log-linear"), True, "one weight per party, answers too"),
     "log-linear, λ cv": Candidate(_gain(pooling="log-linear", lam="cv"), True, ""),
     "log-linear, λ cv, shrunk, score": Candidate(_gain(**_BETTER), False, "mean answers"),
     "log-linear, λ cv, shrunk": Candidate(_gain(**_BETTER), True, ""),
-    "party and class": Candidate(_gain(PartyClassRouter, **_BETTER), True, "a weight a party and class, shrunk"),
+    "party and class": Candidate(_gain(PartyClassRouter, **_BETTER), True, "one weight per party and class, shrunk"),
     "all parties, score": Candidate(
         _gain(AllPartyRouter, shrinkage="empirical-bayes", calibration="none"), False, "all-party map, mean answers", 50
     ),

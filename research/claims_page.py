@@ -34,7 +34,7 @@ Every verdict follows from a 95 % interval by a fixed rule:
   **{NOT_HELD}** if outside, **{NOT_DECIDED}** if it reaches across one. The oracle saturates at the share of samples
   whose error the strong route corrects: this is a property of the two routes, not of a router.
 - *Dirichlet the best calibrator*: judged by the accuracy of the routed answers, since that is what calibration is for
-  here; NLL and ECE of the calibrated posterior on the test part stand beside it.
+  here; NLL and ECE of the calibrated posterior on the test part are given with it.
 - *level or ahead at 80 %*: **{HELD}** if learning to defer is at most {100 * MARGIN:g} points behind at the lower end
   of the interval, **{NOT_HELD}** if it is behind at the upper end.
 
@@ -64,7 +64,7 @@ def paper_page(summaries: Mapping[str, Mapping[str, Any]], claims: Mapping[str, 
     found = {name: findings_of(summaries[name], claims[name]) for name in ordered}
     parts = [
         "# Our figures beside the paper's",
-        "Made by `gainroute report` from the committed records; nothing here is written by hand but the rules.",
+        "Made by `gainroute report` from the committed records; only the rules are written by hand.",
         "## Which claims held",
         _verdict_table(summaries, found),
         RULES,
@@ -84,7 +84,7 @@ def paper_page(summaries: Mapping[str, Mapping[str, Any]], claims: Mapping[str, 
             parts.append(crossfit)
     missing = [title for name, title in TITLES.items() if name not in ordered]
     if missing:
-        parts.append(f"No record of {' and '.join(missing)} is there yet, so nothing is said of them.")
+        parts.append(f"No record of {' and '.join(missing)} exists yet, so this page does not cover that data.")
     return "\n\n".join(part.rstrip() for part in [*parts, NOTES]) + "\n"
 
 

@@ -28,7 +28,7 @@ class RecalibrationStudy:
     labels
         Labelled answers a refit was made from, on average.
     old, new
-        Right answers of each router, one entry a sample, between 0 and 1 at the cut.
+        Right answers of each router, one entry per sample, between 0 and 1 at the cut.
     rate
         Share that the new router's own threshold escalates.
     shadow
@@ -64,12 +64,12 @@ def recalibration_study(
     Parameters
     ----------
     records
-        One a seed.
+        One per seed.
     drift
         "noise": the largest noisy regime. "spoiled": synthetic, 70 % of the strong answers of the hard half of the
         classes replaced by wrong ones. "none".
     bias
-        Share of the right cheap answers that nobody confirms: feedback that comes from complaints.
+        Share of the right weak answers that nobody confirms: feedback that comes from complaints.
     declared
         Whether the feedback says so, by carrying its probability.
     """
@@ -113,15 +113,15 @@ def _logged(
     bias: float,
     declared: bool,
 ) -> LoggedDecisions:
-    """What a controller would have logged, with the feedback it got."""
+    """What a controller would have logged, with feedback."""
     decision = BudgetController(router, budget, explore=explore, seed=int(rng.integers(2**31))).route(
         split.local_posteriors
     )
     chance = np.where(split.weak_prediction == split.labels, 1.0 - bias, 1.0)
-    told = rng.random(len(split)) < chance
+    labelled = rng.random(len(split)) < chance
     return LoggedDecisions(
         split.local_posteriors,
-        np.where(told, split.labels, -1),
+        np.where(labelled, split.labels, -1),
         np.where(decision.escalate, split.strong_prediction, -1),
         decision.probability,
         feedback_probability=chance if declared and bias else None,

@@ -35,12 +35,12 @@ __all__ = [
 
 WINDOW = 2000
 LENGTH = 20_000
-LEAN = 3.0  # how much likelier the classes are that a mix leans to
+LEAN = 3.0  # how much likelier the favoured classes of a mix are
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Samples in their order, and where the world turns."""
+    """Samples in order, and the index at which the distribution changes."""
 
     split: RouteAnswers
     turn: int
@@ -62,7 +62,7 @@ def hard_classes(router: Router, held: RouteAnswers) -> IntArray:
 
 
 def turning_stream(split: RouteAnswers, hard: IntArray, length: int = LENGTH, seed: int = 0) -> Stream:
-    """A mix that leans to the easy classes, and from midway to the hard ones."""
+    """A mix that favours the easy classes, and from midway on the hard ones."""
     rng = np.random.default_rng(seed)
     is_hard = np.isin(split.labels, hard)
     halves = [_drawn(rng, np.where(is_hard == late, LEAN, 1.0), length // 2) for late in (False, True)]
@@ -100,7 +100,7 @@ def accuracy_at(split: RouteAnswers, score: FloatArray, rate: float) -> float:
 
 @dataclass(frozen=True)
 class BudgetStudy:
-    """The controller on a stream that turns.
+    """The controller on a stream that drifts.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class HarmStudy:
     weak
         Accuracy after the turn without any collaboration.
     evidence
-        What the alarm said.
+        The text of the alarm.
     """
 
     early: bool
@@ -204,10 +204,10 @@ def harm_study(
         kept.append(free.route(part.local_posteriors).escalate)
         decision = guarded.route(part.local_posteriors)
         guarded_kept.append(decision.escalate)
-        told = replace(decision, incomplete=rng.random(len(part)) >= feedback)  # the others never got a label
-        monitor.feedback(told, part.labels, np.where(decision.escalate, part.strong_prediction, -1))
+        labelled = replace(decision, incomplete=rng.random(len(part)) >= feedback)  # the others never got a label
+        monitor.feedback(labelled, part.labels, np.where(decision.escalate, part.strong_prediction, -1))
         if first >= half and alarm < 0:
-            answers += int((decision.escalate & ~told.incomplete).sum())
+            answers += int((decision.escalate & ~labelled.incomplete).sum())
         if monitor.collaboration.harmful and alarm < 0:
             alarm, evidence, early = first + len(part), str(monitor.collaboration), first < half
         monitor.protect(guarded)
@@ -233,7 +233,7 @@ def _drawn(rng: np.random.Generator, weight: FloatArray, count: int) -> IntArray
 
 
 def _join(one: RouteAnswers, two: RouteAnswers) -> RouteAnswers:
-    """Two splits, one after the other; what is not replayed is left out."""
+    """Concatenate two sets of answers; fields that are not replayed are left out."""
     return RouteAnswers(
         ids=np.concatenate([one.ids, two.ids]),
         labels=np.concatenate([one.labels, two.labels]),

@@ -1,6 +1,6 @@
 """Our default against the paper's router on the same models, recomputed from records, with paired intervals.
 
-Two differences are kept apart. *Total*: the default with its own answers on both routes. *Routing only*: the default's
+Two differences are reported. *Total*: the default with its own answers on both routes. *Routing only*: the default's
 score while both routes answer as the paper's do.
 """
 
@@ -38,7 +38,7 @@ def versus_of(study: Study, *, count: int = 1000) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``versus_paper``: a row a regime and rate. ``oracle_gain``: a row a regime.
+        ``versus_paper``: one row per regime and rate. ``oracle_gain``: one row per regime.
     """
     rows, gains = [], []
     rates = np.concatenate([BUDGETS, GRID])

@@ -17,7 +17,7 @@ MADE = (
 NO_BOUND = "No bound is stated: `python -m research.bound` has not been run on these records."
 
 PROTOCOL = f"""\
-Both routers stand on the same trained models. *Total* is `ExpectedGainRouter()` with its own answers on both routes;
+Both routers use the same trained models. *Total* is `ExpectedGainRouter()` with its own answers on both routes;
 *routing only* takes its score alone and leaves both routes the paper's answers. Differences are accuracy at matched
 rates, ours minus `ExpectedGainRouter.paper()`, in points, with 95 % intervals: bootstrap over test ids, drawn jointly
 for all seeds and both routers. They do not cover what another training run would change; for that, look along the
@@ -73,7 +73,7 @@ def _aims(summaries: Mapping[str, Summary]) -> Table:
                 )
             )
     header = ("test part", "total at 20 %", f"{100 * AIM:+g} points", "oracle's gain, multiple", "a third more")
-    return Table(header, tuple(rows), "Yes and no are of the point estimate; the interval stands beside it.")
+    return Table(header, tuple(rows), "Yes and no refer to the point estimate; the interval is given with it.")
 
 
 def versus_table(summary: Summary) -> Table:

@@ -86,7 +86,7 @@ def test_what_is_printed_fits_the_terminal_and_a_long_path_stays_whole(tmp_path:
     lines = said.splitlines()
     assert lines[-1].strip() == str(folder / "report.html")
     assert max(map(len, lines[:-2])) <= width
-    for word in ("expected gain", "defer α=2", "oracle", "100 %", "bytes a sample"):
+    for word in ("expected gain", "defer α=2", "oracle", "100 %", "bytes per sample"):
         assert word in said
     assert re.search(r"gives \d+ % of what always escalating gains, for \d+ % of the bytes", " ".join(said.split()))
 

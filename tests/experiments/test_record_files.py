@@ -119,7 +119,7 @@ def test_the_shift_of_accuracy_is_measured_by_regime(tmp_path: Path) -> None:
 
 def test_a_foreign_a_damaged_and_a_newer_file_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.npz"
-    with pytest.raises(NotAnArtifactError, match="is not there"):
+    with pytest.raises(NotAnArtifactError, match="does not exist"):
         load_record(path)
     np.savez(path, x=np.zeros(2))
     with pytest.raises(NotAnArtifactError, match="not a record"):

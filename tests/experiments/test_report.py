@@ -109,6 +109,11 @@ def test_what_is_no_router_is_refused(spec: str, words: str) -> None:
         load_router(spec)
 
 
+def test_a_router_that_is_in_every_table_already_is_refused(folder: Path) -> None:
+    with pytest.raises(SettingError, match="in every table already"):
+        build_report(folder / "records", folder / "mine", routers=["confidence"])
+
+
 def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no record"):
         build_report(tmp_path, tmp_path / "out")

@@ -26,12 +26,12 @@ def demo(
 
     Needs no data and no download, takes about a minute, and writes a report with figures.
     """
-    with notes() as said:
+    with notes() as warnings:
         with needing("the demo", "all"):
             from gainroute.experiments.demo import print_demo, run_demo
         results = run_demo(out, seed=seed, progress=True)
     if json:
-        print_json(results | {"warnings": said})
+        print_json(results | {"warnings": warnings})
     else:
         print_demo(results, console())
 

@@ -25,12 +25,12 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Apply a trained run to new labelled data: both routes, the router as deployed, and other budgets."""
-    with notes() as said, needing("applying a trained run", "all"):
+    with notes() as warnings, needing("applying a trained run", "all"):
         from gainroute.experiments.run_report import evaluate_run
 
         results = evaluate_run(run, views, labels, id_column=id_column, label_column=label_column, device=device)
     if json:
-        print_json(results | {"warnings": said})
+        print_json(results | {"warnings": warnings})
         return
     terminal = console()
     point = results["deployed"]

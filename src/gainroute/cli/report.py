@@ -51,7 +51,7 @@ def report(
     """Rebuild every table and figure from records. Nothing is trained; torch is not needed."""
     from gainroute._util.progress import show_progress
 
-    with notes() as said, needing("the report", "plots"), show_progress() as progress:
+    with notes() as warnings, needing("the report", "plots"), show_progress() as progress:
         from gainroute.experiments.report import build_report
 
         extra = comparison_pages_or_note()
@@ -60,7 +60,7 @@ def report(
         )
     if json:
         rows = [row for summary in built.values() for row in summary.get("versus_paper", ())]
-        print_json({"datasets": built, "versus_paper": rows, "warnings": said})
+        print_json({"datasets": built, "versus_paper": rows, "warnings": warnings})
     else:
         print_overview(built, out)
 

@@ -56,7 +56,7 @@ def reproduce(
     """
     from gainroute._util.progress import show_progress
 
-    with notes() as said, needing("training", "all"), show_progress() as progress:
+    with notes() as warnings, needing("training", "all"), show_progress() as progress:
         from gainroute.experiments.config import load_config
         from gainroute.experiments.records import load_record
         from gainroute.experiments.report import build_report
@@ -83,7 +83,7 @@ def reproduce(
         built = build_report(records_dir, out, extra=extra, cache_dir=cache_dir, progress=progress.say)
     if json:
         page = str(out / f"{config.name}.md")
-        print_json({"experiment": config.name, "accuracy": found, "page": page, "warnings": said})
+        print_json({"experiment": config.name, "accuracy": found, "page": page, "warnings": warnings})
     else:
         print_overview({config.name: built[config.name]}, out)
 

@@ -52,7 +52,7 @@ def train(
     """
     from gainroute._util.progress import show_progress
 
-    with notes() as said, needing("training", "all"), show_progress() as progress:
+    with notes() as warnings, needing("training", "all"), show_progress() as progress:
         from gainroute.experiments.pages.headline import print_summary
         from gainroute.experiments.run_report import report_run
         from gainroute.io.preprocess import parse_kinds
@@ -66,7 +66,7 @@ def train(
         )  # fmt: skip
         results = report_run(trained, progress)
     if json:
-        print_json(results | {"warnings": said})
+        print_json(results | {"warnings": warnings})
         return
     print_summary(
         results,

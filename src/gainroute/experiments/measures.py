@@ -51,7 +51,7 @@ REPLICATES = 1000
 
 
 def chosen_alpha(record: Record) -> str | None:
-    """The α of the best mean accuracy over all rates on the calibration part, which trained nothing."""
+    """The α with the best mean accuracy over all rates on the calibration part, which was not trained on."""
     held = record.calibration
 
     def worth(alpha: str) -> float:
@@ -63,7 +63,7 @@ def chosen_alpha(record: Record) -> str | None:
 
 
 def oracle_scores(record: Record) -> RouterScores:
-    """The realised gain as a score: what no router can know."""
+    """The realised gain as a score; it needs the labels, so no router can use it."""
     regimes = record.regimes()
     return RouterScores(
         {r: oracle_score(s.weak_prediction, s.strong_prediction, s.labels) for r, s in regimes.items()},
@@ -97,13 +97,13 @@ class Routed:
         return self.weak_right.astype(int), self.strong_right.astype(int), np.ones(len(self.score), dtype=int)
 
     def deploy(self, threshold: float) -> tuple[float, float]:
-        """Escalation rate really given at a threshold, and the accuracy there."""
+        """Actual escalation rate at a threshold, and the accuracy there."""
         point = operating_point(self.score, *self._answers, threshold=threshold)
         return point.escalation_rate, point.accuracy
 
 
 def routed(scores: RouterScores, split: RouteAnswers, regime: int) -> Routed:
-    """Put a router's scores beside what both routes got right, in the order of the ids."""
+    """Combine a router's scores with which answers of both routes are right, in the order of the ids."""
     order = np.argsort(split.ids, kind="stable")
     weak = scores.weak_prediction[regime] == split.labels
     strong = scores.strong_prediction.get(regime, split.strong_prediction) == split.labels
@@ -117,7 +117,7 @@ def routed(scores: RouterScores, split: RouteAnswers, regime: int) -> Routed:
 
 @dataclass(frozen=True, eq=False)
 class Measures:
-    """Acc., EP and NE at some rates: (S, R) each, a row a seed."""
+    """Acc., EP and NE at some rates: (S, R) each, one row per seed."""
 
     rates: FloatArray
     accuracy: FloatArray
@@ -175,14 +175,14 @@ def resampled_accuracy(
 
 
 def deployed(runs: Sequence[Routed], rule: str, budget: float | None) -> tuple[FloatArray, FloatArray]:
-    """Rates really given and accuracies, (S,) each, when τ comes from calibration data by a rule."""
+    """Actual rates and accuracies, (S,) each, when τ is set on calibration data by a rule."""
     points = [run.deploy(run.thresholds[rule, budget]) for run in runs]
     return np.array([rate for rate, _ in points]), np.array([accuracy for _, accuracy in points])
 
 
 @dataclass(frozen=True, eq=False)
 class CalibrationQuality:
-    """How well a calibrator's posterior can be taken at its word on a test part.
+    """How well calibrated a posterior is on a test part.
 
     Attributes
     ----------
@@ -207,7 +207,7 @@ CALIBRATORS: dict[str, Callable[[FloatArray, IntArray], Calibrator]] = {
 
 
 def calibration_quality(record: Record, name: str, bins: int = 15) -> dict[int, CalibrationQuality]:
-    """Fit a calibrator ("none", "temperature", "Dirichlet") and judge it under every regime."""
+    """Fit a calibrator ("none", "temperature", "Dirichlet") and measure it under every regime."""
     held = record.calibration
     calibrate = CALIBRATORS[name](pool_mean(held.local_posteriors), held.labels)
     found = {}

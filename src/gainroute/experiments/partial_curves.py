@@ -26,7 +26,7 @@ VALUE_BYTES = 4
 
 
 def partial_builder() -> ExpectedGainRouter:
-    """Our default, fitted as cheaply as a curve allows: its prices are swept over, not set on calibration data."""
+    """Our default, with the cheapest fit: a curve sweeps over prices, so no threshold is set on calibration data."""
     return ExpectedGainRouter(threshold="calibration", blend="none", folds=2)
 
 

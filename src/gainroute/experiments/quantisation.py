@@ -35,9 +35,9 @@ def _accuracy_at(split: RouteAnswers, scores: FloatArray, budget: float) -> floa
 def quantisation_shift(
     exact: Record, decoded: Record, budgets: Sequence[float] = (0.1, 0.2, 0.4, 0.6, 0.8)
 ) -> dict[int, float]:
-    """How far accuracy at the budgets moves between a float32 record and its decoded self, in points.
+    """The change of accuracy at the budgets, in points, when a float32 record is stored and decoded.
 
-    Confidence and the paper's router are tried, the latter fitted on the calibration part of each record.
+    Measured with confidence and the paper's router, which is fitted on the calibration part of each record.
 
     Parameters
     ----------

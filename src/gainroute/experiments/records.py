@@ -1,4 +1,4 @@
-"""Records: what a trained cell answered, small enough to commit, read without torch.
+"""Records: the answers of both routes in a trained cell, small enough to commit, read without torch.
 
 A record is one compressed ``.npz``. Posteriors are kept as logs: 16 bits in steps of 1/512, or 8 bits in
 steps of 1/12 where there are 100 classes or more; predictions are exact. A noisy regime keeps only the
@@ -34,7 +34,7 @@ _SCORE = 32767.0
 
 @dataclass(frozen=True)
 class Record:
-    """One dataset, one seed: what both routes answered.
+    """One data set, one seed: the answers of both routes.
 
     Attributes
     ----------
@@ -139,21 +139,21 @@ def _unpack(arrays: Mapping[str, npt.NDArray[Any]], prefix: str, meta: Mapping[s
 
 
 def save_record(record: Record, path: str | os.PathLike[str], *, bits: int | None = None) -> None:
-    """Write a record whole or not at all.
+    """Write a record, atomically.
 
     Parameters
     ----------
     record
         The record.
     path
-        Where to; its folder is made.
+        Where to write; the folder is created.
     bits
-        Of a log posterior: 16, 8, or 32 for plain float32; by the number of classes unless given.
+        Bits of a log posterior: 16, 8, or 32 for plain float32. Default: by the number of classes.
     """
     classes = len(record.class_names)
     bits = bits if bits is not None else (8 if classes >= 100 else 16)
     if bits not in (8, 16, 32):
-        raise SettingError(f"bits is {bits}: a posterior is kept in 8, 16 or 32 bits")
+        raise SettingError(f"bits is {bits}: a posterior is stored in 8, 16 or 32 bits")
     arrays = _pack(record.calibration, "calibration", bits, classes) | _pack(record.test, "test", bits, classes)
     if record.noisy:
         largest = max(record.noisy)
@@ -188,7 +188,7 @@ def load_record(path: str | os.PathLike[str]) -> Record:
         A file `save_record` wrote.
     """
     if not Path(path).exists():
-        raise NotAnArtifactError(f"{path} is not there: name a record that `save_record` wrote")
+        raise NotAnArtifactError(f"{path} does not exist; name a record that `save_record` wrote")
     try:
         arrays = read_table(path).columns
         meta = json.loads(arrays["metadata"].tobytes())

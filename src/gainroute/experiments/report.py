@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from gainroute._util.files import write_bytes
 from gainroute._util.hashing import hash_contents
-from gainroute.errors import DataError
+from gainroute.errors import DataError, SettingError
 from gainroute.evaluation.compare import load_router
 from gainroute.experiments.cache import Cache, source_hash
 from gainroute.experiments.figures import draw_figures
 from gainroute.experiments.pages import tables
 from gainroute.experiments.pages.text import regime_title, to_markdown
 from gainroute.experiments.partial_curves import load_partial_curves, partial_summary
-from gainroute.experiments.scores import Builder, ablation_routers, compared_routers
+from gainroute.experiments.scores import ORACLE, Builder, ablation_routers, compared_routers
 from gainroute.experiments.study import Study, load_study, router_key
 from gainroute.experiments.summary import summarise
 
@@ -95,6 +95,11 @@ def build_report(
     if not found:
         raise DataError(f"{records_dir} holds no record <dataset>/seed<seed>.npz; name the folder of the records")
     strangers: dict[str, Builder] = {spec.rpartition(":")[2]: load_router(spec) for spec in routers}
+    taken = sorted(strangers.keys() & {*compared_routers(), *ablation_routers(), ORACLE})
+    if taken:
+        raise SettingError(
+            f"router {taken[0]!r} is in every table already; leave it out, or give the class another name"
+        )
     say = progress or (lambda _text: None)
     cache = Cache(None if cache_dir is None else Path(cache_dir))
     out = Path(out_dir)
@@ -190,14 +195,14 @@ def _markdown(
         f"![Reliability before and after calibration]({name}/reliability.png)",
         to_markdown(tables.calibration_table(summary)),
         "## Thresholds as deployed",
-        "τ is set on calibration data alone; the rate is the one it really gave on the test part.",
+        "τ is set on calibration data alone; the rate is the actual rate on the test part.",
         to_markdown(tables.deployed_table(summary)),
     ]
     shifts = summary["quantisation_shift"]
     if shifts:
         worst = max(value for by_regime in shifts.values() for value in by_regime.values())
         parts.append(
-            f"Everything here is computed from the decoded records; against float32, accuracy at the budgets moves by "
-            f"at most {worst:g} points."
+            f"Everything here is computed from the decoded records; against float32, accuracy at the budgets changes "
+            f"by at most {worst:g} points."
         )
     return "\n\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""What each router scores: every router fitted on a record's calibration part, and scored on its test parts."""
+"""Scores of every router: fitted on a record's calibration part, applied to its test parts."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ OURS = "ours (total)"
 ROUTING_ONLY = "ours (routing only)"
 REFERENCE = "confidence"
 ORACLE = "oracle"
-BUDGETS = (0.1, 0.2, 0.4)  # those a threshold is deployed for
+BUDGETS = (0.1, 0.2, 0.4)  # for which thresholds are set
 ABLATION = (ANALYTICAL, f"{ANALYTICAL}, temperature", f"{ANALYTICAL}, uncalibrated", "calibrated confidence")
 
 
 class RoutingOnlyRouter(ExpectedGainRouter):
-    """The default's score beside the paper's answers on both routes: what better routing alone is worth."""
+    """The default's score with the paper's answers on both routes: the value of better routing alone."""
 
 
 def compared_routers() -> dict[str, Builder]:
     """Every router that is fitted on Round 1 alone, by the name it has in tables and figures.
 
-    The paper's row has the cross-fitted τ beside the paper's own: at matched rates they are one. "ours (total)" is
+    The paper's router gets the cross-fitted τ as well as its own; at matched rates they agree. "ours (total)" is
     whatever `ExpectedGainRouter()` is by default, with its own answers on both routes. The others take the paper's τ,
     which needs one fit instead of twenty-one.
     """
@@ -162,7 +162,7 @@ def answers_by_mean(router: Router) -> bool:
 
 
 def blended_answers(router: Router, decision: Decision, strong_posterior: ArrayLike) -> IntArray | None:
-    """What the strong route would answer for every sample in this router's hands; None where it answers alone."""
+    """The strong answer to every sample, blended with Round 1; None for a router that does not blend."""
     if not router.blends_:
         return None
     return np.asarray(router.strong_answers(decision, strong_posterior), dtype=np.int64)
@@ -175,7 +175,7 @@ def defer_name(alpha: str) -> str:
 
 
 def defer_scores(record: Record, alpha: str, budgets: Sequence[float] = BUDGETS) -> RouterScores:
-    """Learning to defer, read off the record: its pooled score and its own weak prediction."""
+    """Learning to defer, read from the record: its pooled score and its own weak prediction."""
     held = record.calibration.defer[alpha]
     thresholds: dict[tuple[str, float | None], float] = {
         ("calibration", budget): calibration_threshold(held.score, budget) for budget in budgets

@@ -129,7 +129,7 @@ def _stories(record: Record) -> str:
         ("Kept, and right", ~decision.escalate & weak, -decision.score),
         ("Kept, and missed", ~decision.escalate & ~weak & strong, -decision.score),
     )
-    told = []
+    stories = []
     for title, rows, rank in kinds:
         if not rows.any():
             continue
@@ -138,7 +138,7 @@ def _stories(record: Record) -> str:
         answer, truth = int(decision.weak_prediction[n]), int(test.labels[n])
         right = answer == truth
         gain, threshold = signed(decision.score[n], 0), signed(decision.threshold, 0)
-        told.append(
+        stories.append(
             f'<div class="story"><h3>{title}</h3><div class="row">'
             + html.pixels(images[n], f"a handwritten {names[truth]}, cut into four quadrants")
             + html.posterior_bars(decision.pooled[n], names, truth, answer)
@@ -152,7 +152,7 @@ def _stories(record: Record) -> str:
             + "</p></div>"
         )  # fmt: skip
     bars = "Bars: the pooled posterior of Round 1. Green is the true digit, orange a wrong answer."
-    return f'<div class="stories">{"".join(told)}</div>{html.paragraph(bars, small=True)}'
+    return f'<div class="stories">{"".join(stories)}</div>{html.paragraph(bars, small=True)}'
 
 
 def _images(record: Record) -> FloatArray | None:

@@ -1,4 +1,4 @@
-"""What a summary says first: a headline, its sentences, and the tables on a terminal."""
+"""The headline of a summary: its numbers, its sentences, and the tables on a terminal."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def sentence(headline: Mapping[str, Any]) -> str:
     budget, share = f"{100 * headline['budget']:g} %", headline["share_of_gain"]
     cost = f"{100 * headline['share_of_bytes']:.0f} % of the bytes"
     if share is None:
-        return f"The strong route adds nothing here, so that escalating {budget} of the samples for {cost} cannot pay."
+        return f"The strong route adds nothing here, so escalating {budget} of the samples for {cost} does not pay."
     return f"Escalating {budget} of the samples gives {100 * share:.0f} % of what always escalating gains, for {cost}."
 
 
 def against(headline: Mapping[str, Any]) -> str:
-    """Say how far confidence is behind, and whether that is chance."""
+    """Say how far confidence is behind, and whether that is within chance."""
     apart = headline["minus_confidence"]
     words = (
         f"Against plain confidence at that budget: {signed(apart['mean'])} points (95 % interval "
@@ -76,7 +76,7 @@ def against(headline: Mapping[str, Any]) -> str:
 
 
 def deployed(headline: Mapping[str, Any]) -> str:
-    """Say what a threshold from calibration data really gave."""
+    """Say which rate and accuracy a threshold from calibration data gave."""
     return (
         f"As deployed, with a threshold set on calibration data for a budget of {100 * headline['budget']:g} %, the "
         f"router escalated {100 * headline['deployed_rate']:.1f} % and was right in "
@@ -85,7 +85,7 @@ def deployed(headline: Mapping[str, Any]) -> str:
 
 
 def print_summary(results: Mapping[str, Any], console: Console, *, title: str, about: str, closing: str) -> None:
-    """Print accuracy by router and budget, what the budgets buy, and what that comes to.
+    """Print accuracy by router and budget, what the budgets buy, and the headline.
 
     Parameters
     ----------

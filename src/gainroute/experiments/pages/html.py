@@ -165,7 +165,7 @@ def table(
             for j, cell in enumerate(row)
         )
         body.append(f"<tr{f' class={kind}' if kind else ''}>{cells}</tr>")
-    # Outside what scrolls: on a phone a caption as wide as its table would be cut off.
+    # Outside the scrolling part: on a phone, a caption as wide as its table would be cut off.
     below = paragraph(caption, small=True) if caption else ""
     return (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>{below}'

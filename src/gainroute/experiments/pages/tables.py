@@ -1,4 +1,4 @@
-"""Tables of a summary: computed once as texts, rendered for a page (markdown), a terminal (rich) or HTML."""
+"""The tables of a summary, as texts; `text` and `html` render them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _rate_names(summary: Summary, rates: Sequence[int]) -> list[str]:
 
 
 def accuracy_table(summary: Summary, regime: str, names: Sequence[str] | None = None) -> Table:
-    """Accuracy of each router at each budget, the best marked; the oracle and chance stand apart."""
+    """Accuracy of each router at each budget, the best marked; the oracle is never marked."""
     routers = summary["regimes"][regime]["routers"]
     shown = [name for name in (names or routers) if name in routers and (names or name not in ABLATION[1:3])]
     rates = range(len(summary["rates"]))
@@ -48,7 +48,7 @@ def accuracy_table(summary: Summary, regime: str, names: Sequence[str] | None = 
 
 
 def budget_table(summary: Summary, regime: str, name: str = ANALYTICAL) -> Table:
-    """What each budget buys with one router, and what it costs: Acc., EP, NE, bytes a sample."""
+    """What each budget buys with one router, and what it costs: Acc., EP, NE, bytes per sample."""
     router = summary["regimes"][regime]["routers"][name]
     seeds, everything = len(router["seeds"]), summary["bytes"][-1]
     weak, strong = router["accuracy"]["mean"][0], router["accuracy"]["mean"][-1]
@@ -69,9 +69,9 @@ def budget_table(summary: Summary, regime: str, name: str = ANALYTICAL) -> Table
         for i, rate in enumerate(_rate_names(summary, range(len(summary["rates"]))))
     )
     return Table(
-        ("budget", "Acc. %", "of full gain", "EP %", "NE %", "bytes a sample", "of all bytes"),
+        ("budget", "Acc. %", "of full gain", "EP %", "NE %", "bytes per sample", "of all bytes"),
         rows,
-        "EP: share of the escalated whose error is corrected. NE: share whose outcome does not change. "
+        "EP: share of the escalated samples whose error is corrected. NE: share whose outcome does not change. "
         "Full gain: what always escalating adds to the weak route.",
         main=(),
     )
@@ -86,7 +86,7 @@ def difference_table(summary: Summary, regime: str, budgets: Sequence[float] = (
         header += [f"Acc. at {rate}", "against confidence"]
     rows = []
     for name, router in routers.items():
-        if name in ABLATION[1:3]:  # they have a table of their own
+        if name in ABLATION[1:3]:  # in the ablation table
             continue
         row = [name]
         for i in rates:
@@ -119,7 +119,7 @@ def analytical_table(summary: Summary, regime: str) -> Table:
 
 
 def overview_table(summaries: Mapping[str, Summary]) -> Table:
-    """One row a dataset and regime: both routes, what the router makes of them, and how sure that is."""
+    """One row per data set and regime: both routes, the router between them, and intervals."""
     rows = []
     for name, summary in summaries.items():
         at = summary["rates"].index(0.2)
@@ -216,7 +216,7 @@ def calibration_table(summary: Summary) -> Table:
 
 
 def deployed_table(summary: Summary, names: Sequence[str] = (ANALYTICAL, OURS, REFERENCE)) -> Table:
-    """Rates really given when τ is set on calibration data alone, and the accuracy there."""
+    """Actual rates when τ is set on calibration data alone, and the accuracy there."""
     several = len(names) > 1
     rows = []
     for regime, found in summary["regimes"].items():
