@@ -245,7 +245,7 @@ def test_threshold_alarm_and_shadow_from_drift_to_a_new_router_and_back(opened, 
         expect(alerts).to_contain_text("the strong route was right on")
         expect(alerts).to_contain_text("What to do:")
         expect(page.locator("#drift-list .bad").first).to_contain_text("evidence of harm was")
-        expect(page.locator("#drift-list")).to_contain_text("every escalation has to gain more")
+        expect(page.locator("#drift-list")).to_contain_text("every escalation must gain more")
         expect(page.locator("#rate-verdict")).to_contain_text("held down")
 
         up.answer(3)
@@ -260,7 +260,7 @@ def test_threshold_alarm_and_shadow_from_drift_to_a_new_router_and_back(opened, 
         page.locator("#shadow-load").click()
         expect(page.locator("#shadow-about")).to_contain_text(f"scores beside {old}")
         up.answer(2)
-        expect(page.locator("#shadow-list")).to_contain_text("decided alike")
+        expect(page.locator("#shadow-list")).to_contain_text("decided the same way")
         expect(page.locator("#shadow-list")).to_contain_text("Difference")
         new = up.status()["shadow"]["version"]
         assert up.status()["version"] == old != new

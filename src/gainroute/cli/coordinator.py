@@ -1,4 +1,4 @@
-"""`gainroute coordinator`: the front door of a federation."""
+"""`gainroute coordinator`: serve a federation over HTTP."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def coordinator(
 ) -> None:
     """Answer clients in two rounds, asking the parties for embeddings only where the expected gain says so.
 
-    Settings come from the file and, over it, from GAINROUTE_COORDINATOR_<TABLE>_<KEY> in the environment. SIGTERM
-    drains: what was taken on is answered, then it stops.
+    Settings come from the file, overridden by GAINROUTE_COORDINATOR_<TABLE>_<KEY> in the environment. SIGTERM
+    drains: requests in flight are answered, then the process stops.
     """
     with needing("the coordinator", "serve"):
         from gainroute.federation.coordinator.server import run_coordinator
@@ -51,4 +51,4 @@ def coordinator(
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("coordinator", short_help="Serve a federation's front door.")(coordinator)
+    app.command("coordinator", short_help="Serve a federation over HTTP.")(coordinator)

@@ -208,7 +208,7 @@ def test_a_restart_goes_on_as_if_nothing_had_happened(fed, caplog):
         ask(held, requests=2)
     bucket = gr.TokenBucket(0.1, 4, per="sample")
     same(rows(fed), library(fed, requests=6, explore=0.05, cap=bucket)[1])
-    assert f"goes on after {4 * N} samples" in caplog.text
+    assert f"continues after {4 * N} samples" in caplog.text
 
 
 def test_the_state_on_disk_is_never_behind_the_rows_it_decided(fed):
@@ -236,14 +236,14 @@ def test_the_state_of_another_router_or_of_other_settings_is_not_taken_up(fed, c
     caplog.clear()
     status = ask(controlled(fed, explore=0.02))
     assert status["samples"] == N
-    assert "begins anew: the state was saved with explore 0.05, this controller has 0.02" in caplog.text
+    assert "starts afresh: the state was saved with explore 0.05, this controller has 0.02" in caplog.text
     caplog.clear()
     other = fed.having(
         router={"artifact": fed.artifacts["two"]}, fusion=replace(fed.settings.fusion, factory="made:two")
     )
     status = ask(controlled(other, explore=0.02))
     assert status["samples"] == N
-    assert "begins anew: the saved state is of router" in caplog.text
+    assert "starts afresh: the saved state is of router" in caplog.text
     same(rows(fed)[-N:], library(fed, artifact="two", explore=0.02)[1])
 
 
@@ -254,7 +254,7 @@ def test_a_state_that_cannot_be_read_is_not_half_taken_up(fed, caplog):
     for saved in (broken, {"artifact": "hash"}, {"artifact": "hash", "state": 3}, {"artifact": "other"}, None):
         assert control.restore(saved) is False
     assert control.state() == fresh
-    assert caplog.text.count("begins anew") == 4
+    assert caplog.text.count("starts afresh") == 4
 
 
 # ---- what admins do ---------------------------------------------------------------------------------

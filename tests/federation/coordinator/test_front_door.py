@@ -87,7 +87,7 @@ BAD = {
     "half a surrogate": ({"content": json.dumps({"inputs": [tensor(data=["s0", "\ud800"])]})}, "surrogate"),
     "parameters": ({"json": {"inputs": [tensor(parameters=3)]}}, "an object is needed"),
     "shared memory": (
-        {"json": {"inputs": [tensor(parameters={"shared_memory_region": "r"})]}}, "shared memory is not served",
+        {"json": {"inputs": [tensor(parameters={"shared_memory_region": "r"})]}}, "shared memory is not supported",
     ),
     "an output unknown": ({"json": {"inputs": [tensor()], "outputs": [{"name": "x"}]}}, "allowed: label"),
     "an output twice": ({"json": {"inputs": [tensor()], "outputs": [{"name": "label"}] * 2}}, "asked for twice"),

@@ -26,24 +26,24 @@ __all__ = ["STATE", "BudgetControl", "ControlHistory", "control_status"]
 
 log = logging.getLogger("gainroute.coordinator")
 
-STATE = "controller"  # under which name the log keeps it
+STATE = "controller"  # name in the log's state table
 POINTS = 500
 SPACING = 1.0
 
 
 class ControlHistory:
-    """How threshold and rate went since the start, in a bounded number of points.
+    """Threshold and rate over time, in a bounded number of points.
 
-    When there is no more room every other point is dropped, and new ones come half as often.
+    When the history is full, every other point is dropped and the interval is doubled.
 
     Parameters
     ----------
     points
-        The most that are kept.
+        Maximum number of points.
     spacing
-        Seconds between points at first.
+        Initial interval in seconds.
     clock
-        Seconds since 1970.
+        Returns seconds since 1970.
     """
 
     def __init__(self, points: int = POINTS, spacing: float = SPACING, clock: Callable[[], float] = time.time) -> None:
@@ -53,11 +53,11 @@ class ControlHistory:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for a point."""
+        """Whether the next point is due."""
         return self._clock() >= self._due
 
     def add(self, threshold: float, rate: float | None) -> None:
-        """Note how things stand."""
+        """Add a point."""
         if len(self._points) >= self._most:
             self._points = self._points[::2]
             self._spacing *= 2
@@ -76,20 +76,20 @@ class BudgetControl:
     Parameters
     ----------
     router, identity
-        What scores, and the hash of its artifact.
+        The router, and the hash of its artifact.
     budget
         B.
     settings
         The `[controller]` section.
     sample_bytes
-        Payload of an escalated sample; None while a party has not told its dimension: nothing is escalated then.
+        Returns the payload of an escalated sample; None while it is not known, and nothing is escalated.
     before
-        What controlled until now: its history goes on, and its cap is not filled anew.
+        The previous controller: its history is continued, and its cap is not refilled.
 
     Attributes
     ----------
     controller
-        The library's; `DriftMonitor.protect` takes it.
+        The library's controller.
     identity
         Hash of the router's artifact.
     history
@@ -106,7 +106,7 @@ class BudgetControl:
         before: BudgetControl | None = None,
     ) -> None:
         self.identity = identity
-        # A budget below what is explored, 0 above all, has to be possible at any moment.
+        # A budget below `explore`, such as 0, must be possible at any time.
         explore = min(settings.explore, budget)
         self.controller = BudgetController(router, budget, step=settings.step, explore=explore, seed=settings.seed)
         self.history: ControlHistory = ControlHistory() if before is None else before.history
@@ -117,7 +117,7 @@ class BudgetControl:
         self._cap_state = None if before is None else before._state_of_cap()
 
     def decide(self, decision: Decision) -> ControlledDecision:
-        """Decide anew on what the router has scored: call it in the order of the samples."""
+        """Decide on what the router has scored; to be called in the order of the samples."""
         if self._to_attach is not None:
             self._attach_cap(self._to_attach)
         before = self.controller.samples
@@ -132,59 +132,57 @@ class BudgetControl:
 
     @property
     def rate(self) -> float | None:
-        """Share of the last 2,000 samples for which Round 2 was asked; None before the first."""
+        """Share of the last 2,000 samples that were to be escalated; None before the first."""
         last = self._wanted.last(WINDOW)
         return float(last.mean()) if len(last) else None
 
     @property
     def samples(self) -> int:
-        """How many samples `rate` is about."""
+        """Number of samples behind `rate`."""
         return min(self._wanted.total, WINDOW)
 
-    # ---- surviving a restart --------------------------------------------------------------------
+    # ---- restart --------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Everything that must survive a restart, as plain JSON."""
+        """State to save for a restart, as plain JSON."""
         return {"artifact": self.identity, "state": self.controller.state(), "cap": self._state_of_cap()}
 
     def restore(self, saved: dict[str, Any] | None) -> bool:
-        """Go on from a saved state, or begin anew and say why; whether it went on."""
+        """Restore a saved state; returns False, and logs why, if that is not possible."""
         if saved is None:
             return False
         if saved.get("artifact") != self.identity:
             why = f"the saved state is of router {str(saved.get('artifact'))[:12]}, this one is {self.identity[:12]}"
         else:
             try:
-                # The cap has settings of its own, and follows once it is attached.
+                # The cap has its own settings, and is restored when it is attached.
                 self.controller.restore(saved["state"] | {"cap": None})
             except (SettingError, KeyError, TypeError, ValueError) as error:
                 why = str(error)
             else:
                 self._cap_state = saved.get("cap")
-                log.info("the budget controller goes on after %d samples", self.controller.samples)
+                log.info("the budget controller continues after %d samples", self.controller.samples)
                 return True
-        log.warning("the budget controller begins anew: %s", why)
+        log.warning("the budget controller starts afresh: %s", why)
         return False
 
     # ---- the cap --------------------------------------------------------------------------------
 
     def _attach_cap(self, given: CapSettings) -> None:
-        """Give the controller its cap; one in bytes has to wait until every party has told its dimension."""
+        """Attach the cap; a cap in bytes has to wait until every party has described itself."""
         size = self._sample_bytes() if given.unit == "bytes" else None
         if given.unit == "bytes" and size is None:
             return
         self._to_attach = None
         if size == 0:
-            log.warning(
-                "controller.cap counts bytes, and strong answers computed beforehand send none: there is no cap"
-            )
+            log.warning("controller.cap counts bytes, but precomputed strong answers need none: there is no cap")
             return
         cap = _bucket(given, size)
         if self._cap_state is not None:
             try:
                 cap.restore(self._cap_state)
             except (SettingError, KeyError, TypeError, ValueError) as error:
-                log.warning("the cap begins anew: %s", error)
+                log.warning("the cap starts afresh: %s", error)
         self.controller.cap = cap
 
     def _state_of_cap(self) -> dict[str, Any] | None:
@@ -196,13 +194,13 @@ def _bucket(given: CapSettings, size: float | None) -> TokenBucket:
     burst = max(given.burst, size or 1.0)
     if burst > given.burst:
         log.warning(
-            "controller.cap: burst is %g; one sample takes %g %s, and so much it is", given.burst, burst, given.unit
+            "controller.cap: burst is %g; it is raised to the cost of one sample, %g %s", given.burst, burst, given.unit
         )
     return TokenBucket(given.rate, burst, unit=given.unit, size=size, per=given.per)
 
 
 def control_status(control: BudgetControl | None) -> dict[str, Any]:
-    """How the budget controller does, as JSON: for dashboard, status and metrics.
+    """The state of the budget controller as JSON, for dashboard, status and metrics.
 
     Parameters
     ----------
@@ -212,10 +210,10 @@ def control_status(control: BudgetControl | None) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``on``: whether a controller decides; where it does not, there is nothing else but an empty ``history``.
+        ``on``: whether a controller decides; if not, the only other key is an empty ``history``.
         ``budget``, ``step``, ``explore``: as they stand. ``threshold``: now; "inf" or "-inf" for infinities.
         ``min_gain``, ``protection``: floors under it, or None. ``samples``, ``escalated``, ``explored``, ``capped``:
-        counts since the controller began, restarts included. ``window``: {"samples", "rate", "bound"}: the last 2,000
+        counts since the controller started, restarts included. ``window``: {"samples", "rate", "bound"}: the last 2,000
         samples since the process started, the share escalated (None before the first), and how far from the budget it
         can be at most. ``bound``: the same for all ``samples``, the time-averaged error; 1 before the first. ``cap``:
         None, or {"unit", "per", "rate", "burst"}. ``history``: at most 500 of {"time", "threshold", "rate"}, oldest

@@ -1,4 +1,4 @@
-"""What Prometheus sees at /metrics; every coordinator has a registry of its own."""
+"""Prometheus metrics; every coordinator has its own registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREFIX = "gainroute"
 
 
 class _Series(dict[tuple[str, ...], Any]):
-    """The series of a metric by their labels, looked up once: the library's own look-up takes longer than counting."""
+    """The series of a metric by labels, cached: the library's look-up takes longer than counting."""
 
     def __init__(self, metric: Any) -> None:
         self._metric = metric
@@ -60,7 +60,7 @@ class Metrics:
 
         self._requests = _Series(counter("requests", "Inference requests by HTTP status.", ("status",)))
         self._samples = _Series(counter("samples", "Samples answered, by kind of route.", ("route",)))
-        self._degraded = counter("degraded", "Samples answered otherwise than calibrated, by reason.", ("reason",))
+        self._degraded = counter("degraded", "Degraded answers, by reason.", ("reason",))
         self._escalations = counter("escalations", "Samples for which Round 2 was asked.")
         self._bytes = _Series(counter("payload_bytes", "Payload received from parties.", ("party", "round")))
         self._failures = counter("party_failures", "Rounds that a party did not answer.", ("party", "round"))
@@ -68,57 +68,62 @@ class Metrics:
         self._round = _Series(histogram("round_seconds", "Time until all parties had answered.", SECONDS, ("round",)))
         self._request = histogram("request_seconds", "Time of an inference request, log included.", SECONDS)
         self._batch = histogram("batch_samples", "Samples in a batch.", SIZES)
-        self._queue = gauge("queue_samples", "Samples taken on and not yet answered.")
+        self._queue = gauge("queue_samples", "Samples admitted and not yet answered.")
         self._threshold = gauge("threshold", "Threshold in use.")
         self._budget = gauge("budget", "Budget in use; NaN where a threshold was set.")
-        self._up = gauge("party_up", "1 where a party is healthy.", ("party",))
-        self._log = gauge("log_ok", "1 where the last write of the decision log succeeded.")
+        self._up = gauge("party_up", "1 if a party is healthy.", ("party",))
+        self._log = gauge("log_ok", "1 if the last write of the decision log succeeded.")
         self._days = gauge("certificate_days", "Days until a certificate expires.", ("certificate",))
         self._rate = gauge("rate", "Share of the last 1,000 samples for which Round 2 was asked; NaN before the first.")
         self._control = {
             name: gauge(f"controller_{name}", text)
             for name, text in (
-                ("on", "1 where the budget controller moves the threshold."),
-                ("bound", "How far the rate of the controller's samples can be from the budget."),
-                ("explored", "Samples escalated at random since the controller began."),
-                ("capped", "Escalations stopped by the cap since the controller began."),
+                ("on", "1 if the budget controller moves the threshold."),
+                ("bound", "Bound on the distance of the rate from the budget."),
+                ("explored", "Samples escalated at random since the controller started."),
+                ("capped", "Escalations stopped by the cap since the controller started."),
             )
         }
-        self._protection = gauge("protection", "Gain demanded while collaboration hurts; NaN where none is.")
-        self._alarm = gauge("drift_alarm", "1 while an alarm stands.", ("alarm",))
+        self._protection = gauge(
+            "protection", "Gain required while collaboration hurts; NaN if there is no such floor."
+        )
+        self._alarm = gauge("drift_alarm", "1 while an alarm is raised.", ("alarm",))
         self._drift = {
             name: gauge(f"drift_{name}", text)
             for name, text in (
                 ("distance", "Largest difference of the distribution functions of scores, now and in calibration."),
                 ("limit", "Distance above which the scores differ from calibration."),
                 ("stability_index", "Population stability index of the scores."),
-                ("fixed_rate", "Share of the last window that the router's own threshold would escalate."),
-                ("labels", "Labels taken in since the monitor began."),
-                ("calibration_error", "Expected calibration error of the cheap answers, over recent labels."),
-                ("confidence_gap", "Share of cheap answers that were right, less what calibration said."),
+                ("fixed_rate", "Share of the last window that the fixed threshold would escalate."),
+                ("labels", "Labels seen since the monitor started."),
+                ("calibration_error", "Expected calibration error of the weak answers, over recent labels."),
+                ("confidence_gap", "Accuracy of the weak answers minus their calibrated confidence."),
                 ("evidence", "E-value against collaboration; an alarm is raised at drift_evidence_limit."),
-                ("evidence_limit", "Where the alarm about collaboration is."),
+                ("evidence_limit", "Evidence at which the collaboration alarm is raised."),
             )
         }
         self._shadow = {
             name: gauge(f"shadow_{name}", text)
             for name, text in (
-                ("loaded", "1 while a router runs in the shadow."),
+                ("loaded", "1 while a shadow router is loaded."),
                 ("samples", "LiveStatistics samples scored by it."),
-                ("agreement", "Share of them on which it would decide as the router in use."),
-                ("rate", "Share of them that it would escalate."),
-                ("difference", "Accuracy of the shadow less that of the router in use, at the same rate, estimated."),
+                ("agreement", "Share of them on which both routers decide the same way."),
+                ("rate", "Share of them that the shadow router would escalate."),
+                (
+                    "difference",
+                    "Estimated accuracy of the shadow router minus that of the router in use, at the same rate.",
+                ),
                 ("difference_low", "Lower end of its interval."),
                 ("difference_high", "Upper end of its interval."),
             )
         }
 
     def batch(self, samples: int) -> None:
-        """Note that a batch has set off."""
+        """Count a batch."""
         self._batch.observe(samples)
 
     def round(self, number: int, asked: Replies) -> None:
-        """Note that the parties were asked."""
+        """Count a round."""
         label = str(number)
         self._round[label,].observe(asked.seconds)
         self._live.latency(f"round{number}", asked.seconds)
@@ -129,7 +134,7 @@ class Metrics:
             self._failures.labels(party, label).inc()
 
     def answered(self, outcome: Outcome, seconds: float, sample_bytes: int | None) -> None:
-        """Note the answers to a request."""
+        """Count the answers to a request."""
         self._live.answered(outcome, sample_bytes)
         self._live.latency("request", seconds)
         self._request.observe(seconds)
@@ -141,11 +146,11 @@ class Metrics:
                 self._degraded.labels(reason).inc(count)
 
     def requested(self, status: int) -> None:
-        """Note how a request ended."""
+        """Count a request by its HTTP status."""
         self._requests[str(status),].inc()
 
     def unlogged(self) -> None:
-        """Note that decisions could not be written."""
+        """Count a request whose decisions could not be written."""
         self._unlogged.inc()
 
     def render(
@@ -158,7 +163,7 @@ class Metrics:
         log_ok: bool,
         certificates: Callable[[], Mapping[str, float]] | None,
     ) -> bytes:
-        """The text that Prometheus scrapes."""
+        """Render all metrics as text."""
         self._queue.set(in_flight)
         budget, control = deployment.point.budget, deployment.control
         self._threshold.set(deployment.router.threshold_ if control is None else control.controller.threshold)

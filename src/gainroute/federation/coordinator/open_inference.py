@@ -1,6 +1,6 @@
-"""The Open Inference Protocol (v2): requests read strictly, responses written; JSON and binary tensors.
+"""The Open Inference Protocol (v2): strict parsing of requests, and responses, in JSON and binary tensors.
 
-A binary request or response is a JSON part, whose length stands in the header ``Inference-Header-Content-Length``,
+A binary request or response is a JSON part, whose length is in the header ``Inference-Header-Content-Length``,
 followed by the tensors' bytes, little-endian; an element of BYTES is its length (4 bytes) and its content.
 """
 
@@ -40,7 +40,7 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON value")
 
 
-# Python's reader takes NaN and Infinity, which are no JSON. Built once: building it costs more than it reads.
+# Python's decoder accepts NaN and Infinity, which are not JSON. Built once, since that takes longer than decoding.
 DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 Tensor = npt.NDArray[Any] | Sequence[str]
@@ -48,7 +48,7 @@ Tensor = npt.NDArray[Any] | Sequence[str]
 
 @dataclass(frozen=True)
 class InferRequest:
-    """What a client asks: sample ids, which outputs, and which of them in binary form."""
+    """A request: sample ids, outputs, and which of them in binary form."""
 
     ids: list[str]
     id: str | None
@@ -65,11 +65,11 @@ def parse_request(body: bytes, header: str | None, max_ids: int) -> InferRequest
     Parameters
     ----------
     body
-        As it came.
+        The body.
     header
-        The value of ``Inference-Header-Content-Length``; None where there is none.
+        The value of ``Inference-Header-Content-Length``; None if there is none.
     max_ids
-        More are refused before they are looked at.
+        Requests with more ids are refused.
     """
     text, raw = _split(body, header)
     try:
@@ -116,7 +116,7 @@ def _ids(tensor: Any, raw: bytes, max_ids: int) -> list[str]:
     parameters = _parameters(tensor, "the input")
     size = parameters.get("binary_data_size")
     if "shared_memory_region" in parameters:
-        raise BadRequestError("shared memory is not served; send the tensor in the body")
+        raise BadRequestError("shared memory is not supported; send the tensor in the body")
     if size is None:
         return _json_ids(tensor.get("data"), shape[0], raw)
     if "data" in tensor:
@@ -138,7 +138,7 @@ def _json_ids(data: Any, n: int, raw: bytes) -> list[str]:
         try:
             size = len(value.encode())
         except UnicodeEncodeError:
-            raise BadRequestError(f'"data"[{i}] is {_shown(value)}; half a surrogate pair is no text') from None
+            raise BadRequestError(f'"data"[{i}] is {_shown(value)}; it has half a surrogate pair') from None
         _check_length(size, i)
     return data
 
@@ -218,7 +218,7 @@ def _shown(value: Any) -> str:
 def write_response(
     request: InferRequest, model: str, version: str, tensor_of: Callable[[str], Tensor]
 ) -> tuple[bytes, int | None]:
-    """Write the outputs asked for; returns the body, and the length of its JSON part where binary tensors follow."""
+    """Write the requested outputs; returns the body, and the length of its JSON part if binary tensors follow."""
     outputs: list[dict[str, Any]] = []
     blobs: list[bytes] = []
     n = len(request.ids)
@@ -236,7 +236,7 @@ def write_response(
     body: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": outputs}
     if request.id is not None:
         body["id"] = request.id
-    text = to_json(body, inf_nan_mode="null")  # most of it is numbers: eight times json.dumps
+    text = to_json(body, inf_nan_mode="null")  # eight times as fast as json.dumps on numbers
     return (b"".join([text, *blobs]), len(text)) if blobs else (text, None)
 
 
@@ -247,7 +247,7 @@ def _to_bytes(tensor: Tensor, datatype: str) -> bytes:
 
 
 def model_metadata(model: str, versions: Sequence[str], classes: Sequence[str]) -> dict[str, Any]:
-    """What ``/v2/models/{name}`` tells."""
+    """The response of ``/v2/models/{name}``."""
     shapes = {"probabilities": [-1, len(classes)]}
     return {
         "name": model,

@@ -17,7 +17,7 @@ from gainroute.errors import DataError, SettingError
 from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.settings import CoordinatorSettings, CoordinatorTls, PartyEndpoint
-from gainroute.federation.coordinator.tls import FrontDoorCertificate
+from gainroute.federation.coordinator.tls import ReloadingCertificate
 from gainroute.federation.event_loop import run
 from gainroute.federation.transport.base import PartyConnection, connect
 
@@ -49,13 +49,13 @@ def run_coordinator(
     Parameters
     ----------
     settings
-        What it is told.
+        All settings.
     connect
         How parties are reached.
     on_ready
-        Is called with the address once requests are taken.
+        Called with the URL once requests are accepted.
     """
-    # Batches are small: BLAS threads would only get in each other's way, and in that of the event loop.
+    # Batches are small: more BLAS threads would only compete with each other and with the event loop.
     with threadpool_limits(1, user_api="blas"):
         run(serve(settings, connect=connect, on_ready=on_ready))
 
@@ -66,8 +66,8 @@ async def serve(
     connect: ConnectionFactory = connect_party,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
-    """`run_coordinator` within a loop that runs already."""
-    listening = _bind(settings)  # before anything else: an address that is taken should cost nothing
+    """`run_coordinator` in a running event loop."""
+    listening = _bind(settings)  # first: an address in use should fail before anything is loaded
     try:
         connections = [connect(party, settings.tls) for party in settings.party]
         coordinator = Coordinator(settings, connections, certificates=lambda: certificate_days(settings, connections))
@@ -86,7 +86,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, with signals left to us: it would raise them again before the log is closed."""
+    """Uvicorn without its signal handling, which would raise signals again before the log is closed."""
 
     def __init__(self, settings: CoordinatorSettings, coordinator: Coordinator, ready: Callable[[], object]) -> None:
         door = settings.server
@@ -99,7 +99,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._ready = ready
         self._door = door
-        self._certificate: FrontDoorCertificate | None = None
+        self._certificate: ReloadingCertificate | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -107,20 +107,20 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say so once requests are taken."""
+        """Report once requests are accepted."""
         await super().startup(sockets)
         if self.config.ssl is not None and self._door.certificate is not None and self._door.key is not None:
-            self._certificate = FrontDoorCertificate(self.config.ssl, self._door.certificate, self._door.key)
+            self._certificate = ReloadingCertificate(self.config.ssl, self._door.certificate, self._door.key)
         self._ready()
 
     async def on_tick(self, counter: int) -> bool:
-        """Once a second, see whether the front door's certificate was replaced."""
+        """Check once a second whether the certificate was replaced."""
         if counter % 10 == 0 and self._certificate is not None:
-            self._certificate.look()
+            self._certificate.reload()
         return await super().on_tick(counter)
 
     def ask_to_stop(self, number: int) -> None:
-        """Take no new connections, answer what is under way; at the second signal, do not wait for it."""
+        """Accept no new connections and finish requests in flight; a second signal stops at once."""
         log.info("signal %d: draining", number)
         self.force_exit = self.should_exit
         self.should_exit = True
@@ -129,16 +129,14 @@ class _Server(uvicorn.Server):
 def _bind(settings: CoordinatorSettings) -> socket.socket:
     host, port = settings.server.host, settings.server.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named: asyncio sends without delay only where it reads TCP there, and clients would wait 40 ms.
+    # The protocol is named: asyncio sets TCP_NODELAY only if it finds TCP there; clients would wait 40 ms otherwise.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host.strip("[]"), port))
     except OSError as error:
         listening.close()
-        raise SettingError(
-            f"{host}:{port} cannot be listened on ({error.strerror}); name another host or port"
-        ) from None
+        raise SettingError(f"cannot listen on {host}:{port} ({error.strerror}); choose another host or port") from None
     return listening
 
 
@@ -150,13 +148,13 @@ def _address(settings: CoordinatorSettings, listening: socket.socket) -> str:
 
 
 def certificate_days(settings: CoordinatorSettings, connections: Sequence[PartyConnection]) -> Mapping[str, float]:
-    """Days until each certificate expires: the coordinator's, the front door's, and the parties' as they tell."""
+    """Days until each certificate expires: the coordinator's, the HTTP server's, and the parties'."""
     from gainroute.federation.pki.certificates import read_certificate
 
     found: dict[str, float] = {}
     for name, path in (("coordinator", settings.tls.certificate), ("front door", settings.server.certificate)):
         if path is not None:
-            with contextlib.suppress(OSError, DataError):  # while it is being replaced
+            with contextlib.suppress(OSError, DataError):  # it may be being replaced
                 found[name] = read_certificate(path.read_bytes(), str(path)).days_left()
     for connection in connections:
         end = getattr(connection, "certificate_expires", None)

@@ -1,4 +1,4 @@
-"""The front door's certificate, taken anew when its files change: no restart, no connection cut."""
+"""The HTTP server's certificate, reloaded when its files change, without a restart."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from gainroute._util.files import FileState, file_state
 
-__all__ = ["FrontDoorCertificate"]
+__all__ = ["ReloadingCertificate"]
 
 log = logging.getLogger("gainroute.coordinator")
 
 
-class FrontDoorCertificate:
-    """Loads changed files into a context that serves already: the next connection is shown the new certificate.
+class ReloadingCertificate:
+    """Reloads changed files into the SSL context in use, for new connections.
 
     Parameters
     ----------
     context
-        What the server listens with.
+        The server's context.
     certificate, key
         Its PEM files.
     """
@@ -28,21 +28,21 @@ class FrontDoorCertificate:
         self._context, self._certificate, self._key = context, certificate, key
         self._state: FileState = file_state(certificate, key)
 
-    def look(self) -> bool:
-        """Take changed files, and tell whether there were any that could be taken.
+    def reload(self) -> bool:
+        """Reload changed files; returns whether a new certificate is in use.
 
-        A pair that does not fit, as while a rotation is under way, is not taken: the earlier one stays.
+        A certificate that does not match its key, as during a rotation, is not loaded: the earlier one stays.
         """
         state = file_state(self._certificate, self._key)
         if state == self._state:
             return False
         self._state = state
         try:
-            # Tried apart from the one in use, which a certificate without its key would leave half changed.
+            # Tried separately first: a mismatch would leave the context in use half changed.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key)
             self._context.load_cert_chain(self._certificate, self._key)
         except (OSError, ssl.SSLError) as error:
-            log.warning("the front door's certificate was not taken, the earlier one stays: %s", error)
+            log.warning("the server's new certificate was not loaded, the earlier one stays: %s", error)
             return False
-        log.info("the front door's new certificate was taken")
+        log.info("the server's new certificate was loaded")
         return True

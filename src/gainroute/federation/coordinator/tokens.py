@@ -1,7 +1,7 @@
-"""Bearer tokens: a configuration holds their hashes, never the tokens.
+"""Bearer tokens: the settings hold their hashes, never the tokens.
 
-``sha256:<64 hex digits>`` is for tokens that a machine drew (`new_token`); ``scrypt:<n>:<r>:<p>:<salt>:<hash>`` (hex)
-is slow on purpose, for those that a person chose.
+``sha256:<64 hex digits>`` is for random tokens (`new_token`); ``scrypt:<n>:<r>:<p>:<salt>:<hash>`` (hex) is slow on
+purpose, for tokens chosen by a person.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ REMEMBERED = 256
 
 
 def new_token() -> str:
-    """Draw a token of 256 bits."""
+    """Draw a random token of 256 bits."""
     return secrets.token_urlsafe(32)
 
 
 def hash_token(token: str, *, slow: bool = False) -> str:
-    """Hash a token for the configuration; `slow` for one that a person chose.
+    """Hash a token for the settings; `slow` for a token chosen by a person.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def hash_token(token: str, *, slow: bool = False) -> str:
 
 
 def check_hash(value: str, where: str) -> str:
-    """Refuse what is not a hash; above all a token in the clear, which is not repeated in the message."""
+    """Raise if `value` is not a hash. The message does not repeat it, since it may be a token."""
     if not SHA256.fullmatch(value) and not SCRYPT.fullmatch(value):
         raise SettingError(
             f"{where} is not a hash; 'sha256:<64 hex digits>' or 'scrypt:<n>:<r>:<p>:<salt>:<hash>' is needed: "
@@ -54,7 +54,7 @@ def check_hash(value: str, where: str) -> str:
 
 
 def bearer(header: str | None, *, basic: bool = False) -> str | None:
-    """Find the token in an Authorization header; with `basic`, also as the password of Basic (browsers ask for it)."""
+    """The token of an Authorization header; with `basic`, also the password of Basic, which browsers ask for."""
     scheme, _, rest = (header or "").partition(" ")
     if scheme.lower() == "bearer" and rest:
         return rest.strip()
@@ -67,7 +67,7 @@ def bearer(header: str | None, *, basic: bool = False) -> str | None:
 
 
 class Tokens:
-    """Who holds a token.
+    """Looks up the holder of a token.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Tokens:
     def __init__(self, holders: Mapping[str, str]) -> None:
         self._fast = {name: h for name, h in holders.items() if h.startswith("sha256:")}
         self._slow = {name: m for name, h in holders.items() if (m := SCRYPT.fullmatch(h))}
-        # A right token is remembered by a keyed digest: the slow hash is paid once, and nothing here tells the token.
+        # Valid tokens are cached by a keyed digest: the slow hash is computed once, and tokens are not kept.
         self._key = secrets.token_bytes(32)
         self._known: OrderedDict[bytes, str] = OrderedDict()
 
@@ -87,15 +87,15 @@ class Tokens:
 
     @property
     def slow(self) -> bool:
-        """Whether an unknown token may take a tenth of a second to refuse: look it up in a thread."""
+        """Whether a lookup may take a tenth of a second: use a thread."""
         return bool(self._slow)
 
     def remembered(self, token: str) -> str | None:
-        """Name the holder if the token was right before."""
+        """The holder, if the token was valid before."""
         return self._known.get(self._digest(token))
 
     def holder(self, token: str) -> str | None:
-        """Name the holder of a token; None if it is nobody's. Every hash is compared, in constant time."""
+        """The holder of a token; None if it is not valid. Every hash is compared, in constant time."""
         found: str | None = None
         fast = hash_token(token)
         for name, expected in self._fast.items():

@@ -1,4 +1,4 @@
-"""What an admin may do: budget, threshold, router, shadow, alarms, deletion. Every call is in the audit."""
+"""Admin calls: budget, threshold, router, shadow, alarms, deletion. All are in the audit trail."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LIMIT = 16384
 
 
 def admin_routes(coordinator: Coordinator) -> APIRouter:
-    """Endpoints that need the admin token."""
+    """Endpoints that need an admin token."""
     routes = APIRouter(prefix="/admin", tags=["admin"])
 
     def now(deployment: Deployment) -> Response:
         point = operating_json(deployment)
         return json_response({"version": deployment.name, "hash": deployment.hash, "operating_point": point})
 
-    @routes.post("/budget", summary="Take another budget", openapi_extra=_body({"budget": 0.2}))
+    @routes.post("/budget", summary="Change the budget", openapi_extra=_body({"budget": 0.2}))
     async def budget(request: Request) -> Response:
         body = await read_object(request, LIMIT, ("budget",))
         given = _number(body.get("budget"), "budget", "a share in [0, 1], such as 0.2")
@@ -45,7 +45,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
             raise BadRequestError(f"budget is {given!r}; a share in [0, 1] is needed, such as 0.2")
         return now(await coordinator.operator.set_budget(given, request.state.who, request.state.request_id))
 
-    @routes.post("/threshold", summary="Take another threshold", openapi_extra=_body({"threshold": 0.05}))
+    @routes.post("/threshold", summary="Change the threshold", openapi_extra=_body({"threshold": 0.05}))
     async def threshold(request: Request) -> Response:
         body = await read_object(request, LIMIT, ("threshold",))
         value = body.get("threshold")
@@ -54,7 +54,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
 
     @routes.post(
         "/router",
-        summary="Switch the router's artifact, or roll back",
+        summary="Switch to another router, or roll back",
         openapi_extra=_body({"artifact": "next/router.safetensors", "fusion": {"run": "next/server"}}),
     )
     async def router(request: Request) -> Response:
@@ -62,7 +62,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         who, name = request.state.who, request.state.request_id
         if body.get("rollback") is True and len(body) == 1:
             deployment = await coordinator.operator.rollback(who, name)
-            await coordinator.monitor.refresh()  # what protected the router before protects it again
+            await coordinator.monitor.refresh()  # restores the protection of that router
             return now(deployment)
         artifact = body.get("artifact")
         if not isinstance(artifact, str) or "rollback" in body:
@@ -75,14 +75,14 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
 
     @routes.post(
         "/shadow",
-        summary="Run a router in the shadow; drop it, or swap it in",
+        summary="Load a shadow router, drop it, or swap it in",
         openapi_extra=_body({"artifact": "next/router.safetensors"}),
     )
     async def shadow(request: Request) -> Response:
         """One of `{"artifact": "<path>"}`, `{"swap": true}`, `{"drop": true}`; /admin/router rolls a swap back.
 
-        A router in the shadow scores live traffic beside the one in use, and never answers. It has to be calibrated
-        with the same models, classes and codec.
+        A shadow router scores live traffic and never answers. It must be calibrated with the same models, classes and
+        codec as the router in use.
         """
         body = await read_object(request, LIMIT, ("artifact", "swap", "drop"))
         who, name = request.state.who, request.state.request_id
@@ -101,11 +101,11 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
 
     @routes.post("/drift", summary="Reset the drift monitor and its alarms", openapi_extra=_body({"reset": True}))
     async def drift(request: Request) -> Response:
-        """`{"reset": true}`: once what was found is dealt with. Everything watched so far is forgotten."""
+        """`{"reset": true}`, once the cause of an alarm is fixed. The monitor starts afresh."""
         if await read_object(request, LIMIT, ("reset",)) != {"reset": True}:
             raise BadRequestError('{"reset": true} is needed')
         if not coordinator.monitor.drift.enabled:
-            raise ConflictError("nothing is watched: drift.enabled is false in the settings")
+            raise ConflictError("drift is not monitored: drift.enabled is false in the settings")
         found = await coordinator.monitor.reset(request.state.who, request.state.request_id)
         return json_response({"reset": {name: alarm.text for name, alarm in found.items()}})
 
@@ -144,7 +144,7 @@ def _number(value: Any, name: str, remedy: str) -> float:
 def _fusion(given: Any, home: Path) -> FusionSettings | None:
     if given is None:
         return None
-    # Not a factory: a token must not be enough to have code of one's choice imported.
+    # Not a factory: a token must not suffice to import arbitrary code.
     if not isinstance(given, dict) or len(given) != 1 or not set(given) <= {"run", "strong"}:
         raise BadRequestError('"fusion" must be {"run": "<server folder>"} or {"strong": "<file>"}')
     ((kind, path),) = given.items()

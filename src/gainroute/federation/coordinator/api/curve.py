@@ -1,7 +1,7 @@
-"""The trade-off curve as calibration saw it: what each escalation rate is expected to give, and where we stand.
+"""The trade-off curve expected from calibration: accuracy by escalation rate.
 
-It comes from the scores that the threshold was read off, each with whether both routes were right: no labels of new
-samples are involved, so that the serving side needs nothing of `gainroute.evaluation`.
+It is computed from the scores that the threshold was chosen from, each with whether both routes were correct. Labels of
+new samples are not involved, so that the service does not need `gainroute.evaluation`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ POINTS = 201
 
 
 def expected_at(scores: ThresholdScores, threshold: float) -> tuple[float, float]:
-    """Escalation rate and accuracy to expect at a threshold."""
+    """Expected escalation rate and accuracy at a threshold."""
     above = escalate(scores.score, threshold)
     right = np.where(above, scores.strong_right, scores.weak_right)
     return float(np.average(above, weights=scores.weight)), float(np.average(right, weights=scores.weight))
 
 
 def curve_points(router: Router, points: int = POINTS) -> list[dict[str, Any]]:
-    """Rate, accuracy and threshold from escalating none to escalating all, thinned out evenly.
+    """Rate, accuracy and threshold from escalating none to escalating all, at about `points` even steps.
 
-    Only thresholds that tell samples apart stand here: tied scores are escalated together or not at all.
+    Tied scores are escalated together or not at all.
     """
     behind = router.threshold_scores_
     order = np.argsort(-behind.score, kind="stable")

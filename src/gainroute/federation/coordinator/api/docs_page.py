@@ -1,4 +1,4 @@
-"""``/docs``: the API as one page of plain HTML, made from its OpenAPI description. No script, nothing from afar."""
+"""``/docs``: the API as one page of plain HTML, made from the OpenAPI schema. No scripts, no external files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ dt { font-weight: 600; } dd { margin: 0 0 0.3rem 1.5rem; }
 
 
 def docs_page(schema: dict[str, Any]) -> str:
-    """The page.
+    """Render the page.
 
     Parameters
     ----------
     schema
-        An OpenAPI description, as ``/openapi.json`` gives it.
+        An OpenAPI schema, as from ``/openapi.json``.
     """
     groups: dict[str, list[str]] = {}
     errors: dict[str, str] = {}
@@ -44,7 +44,7 @@ def docs_page(schema: dict[str, Any]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body><h1>{title}</h1>'
-        f'<p>{escape(info.get("description", ""))} For programs: <a href="/openapi.json">/openapi.json</a>.</p>'
+        f'<p>{escape(info.get("description", ""))} Machine-readable: <a href="/openapi.json">/openapi.json</a>.</p>'
         f"{parts}<h2>Errors</h2><dl>{codes}</dl></body></html>"
     )
 
@@ -59,11 +59,11 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     for kind, content in operation.get("requestBody", {}).get("content", {}).items():
         if "example" in content:
             shown = escape(json.dumps(content["example"], indent=1, ensure_ascii=False))
-            lines.append(f"<p>Body, {escape(kind)}, for example:</p><pre>{shown}</pre>")
+            lines.append(f"<p>Example body ({escape(kind)}):</p><pre>{shown}</pre>")
     return f"<article>{''.join(lines)}</article>"
 
 
 def _marked(text: str) -> str:
-    """What stands between backticks as code."""
+    """Mark text between backticks as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))

@@ -1,4 +1,4 @@
-"""True labels, attached to decisions after the fact."""
+"""True labels, attached to decisions afterwards."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
     routes = APIRouter(tags=["feedback"])
     example = {"content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE}}, "required": True}
 
-    @routes.post("/feedback", summary="Tell the true label of a decision", openapi_extra={"requestBody": example})
+    @routes.post("/feedback", summary="Attach the true label to a decision", openapi_extra={"requestBody": example})
     async def feedback(request: Request) -> Response:
-        """Attach a true label: `{"decision_id" or "sample_id", "label"}`, or `{"feedback": [such, …]}`.
+        """Attach true labels: `{"decision_id" or "sample_id", "label"}`, or `{"feedback": [<such objects>]}`.
 
-        A label is a class's column number or its name. A sample id will do only where one decision is about it. Where
-        some decisions are more likely to be labelled than others of the same route, say how likely this one was:
-        `"probability"`, above 0 and up to 1. Of a list, what can be attached is; the others are named in `errors`.
+        A label is the column number or the name of a class. A sample id must belong to exactly one decision. If some
+        decisions are more likely to be labelled than others of the same route, give the probability with which this
+        one was chosen as `"probability"`, above 0 and up to 1. The valid items of a list are accepted; the others are
+        listed in `errors`.
         """
         body = await read_object(request, coordinator.settings.server.max_body_bytes, (*KEYS, "feedback"))
         many = "feedback" in body
         items = body["feedback"] if many else [body]
         if not isinstance(items, list) or (many and len(body) > 1):
-            raise BadRequestError('"feedback" must be a list, and stand alone')
+            raise BadRequestError('"feedback" must be a list, and the only key')
         if len(items) > MOST:
             raise TooLargeError(f"{len(items)} labels at once; {MOST} are allowed: split the request")
         who, classes = request.state.who, coordinator.classes
@@ -50,7 +51,7 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
             for index, item in enumerate(items):
                 try:
                     accepted.append(_attach(connection, item, classes, who, watched))
-                except CoordinatorError as error:  # noqa: PERF203 (each has its own fate)
+                except CoordinatorError as error:  # noqa: PERF203 (items fail one by one)
                     if not many:
                         raise
                     errors.append({"index": index, "error": str(error), "code": error.code})
@@ -84,8 +85,8 @@ def _probability(given: Any) -> float | None:
     if given is None or (type(given) in (int, float) and 0 < given <= 1):
         return None if given is None else float(given)
     raise BadRequestError(
-        f"probability is {str(given)[:60]!r}; with what probability this decision is labelled is needed, above 0 and "
-        "up to 1: leave it out where it is the same for all decisions of a route"
+        f"probability is {str(given)[:60]!r}; the probability that this decision is labelled is needed, above 0 and "
+        "up to 1: leave it out if it is the same for all decisions of a route"
     )
 
 

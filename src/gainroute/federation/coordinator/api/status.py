@@ -1,4 +1,4 @@
-"""What the dashboard shows, as JSON: /api/status, /api/curve, /api/history, /api/decisions, and one explained."""
+"""The data of the dashboard as JSON: status, curve, history, decisions, and the explanation of one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
     curves: dict[str, list[dict[str, Any]]] = {}
     judged: tuple[float, FeedbackSummary | None] = (0.0, None)
 
-    @routes.get("/status", summary="Everything live, in one object")
+    @routes.get("/status", summary="Live status, in one object")
     async def status(request: Request) -> Response:
         nonlocal judged
         if judged[1] is None or time.monotonic() - judged[0] > FRESH_SECONDS:
@@ -62,7 +62,7 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
         found = {"version": deployment.name, "points": curves[deployment.hash], "live": last}
         return json_response(found | {"operating_point": operating_json(deployment)})
 
-    @routes.get("/history", summary="Threshold and rate since the start, while the budget controller runs")
+    @routes.get("/history", summary="Threshold and rate over time, with a budget controller")
     async def history() -> Response:
         """At most 500 points, oldest first."""
         found = control_status(coordinator.deployment.control)
@@ -76,7 +76,7 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
         found = await asyncio.to_thread(latest, coordinator.log.path, limit)
         return json_response({"classes": names, "decisions": [_decision(row) for row in found]})
 
-    @routes.get("/decisions/{decision_id}/explanation", summary="One decision, class by class")
+    @routes.get("/decisions/{decision_id}/explanation", summary="Explain one decision, class by class")
     async def explanation(decision_id: str) -> Response:
         row = await asyncio.to_thread(one, coordinator.log.path, decision_id)
         return json_response(await asyncio.to_thread(explanation_json, coordinator, row))
@@ -88,7 +88,7 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
 
 
 def operating_json(deployment: Deployment) -> dict[str, Any]:
-    """Where the service runs, and what calibration leads to expect there."""
+    """The operating point, and the rate and accuracy expected from calibration."""
     rate, low, high = deployment.router.expected_rate_
     _, accuracy = expected_at(deployment.router.threshold_scores_, deployment.router.threshold_)
     return deployment.point.as_json() | {
@@ -100,7 +100,7 @@ def operating_json(deployment: Deployment) -> dict[str, Any]:
 
 
 def status_json(coordinator: Coordinator) -> dict[str, Any]:
-    """Everything live but feedback."""
+    """The live status, without feedback."""
     live, deployment, settings = coordinator.live, coordinator.deployment, coordinator.settings
     why = coordinator.not_ready()
     sent = live.bytes[1] + live.bytes[2]
@@ -194,9 +194,9 @@ def _decision(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str, Any]:
-    """One decision by its row: what each party said, and what each class added to the score."""
+    """Explain a decision by its row: local posteriors, and what each class added to the score."""
     if row["local"] is None:
-        raise NotFoundError("no posteriors were kept with this decision (log.posteriors is false)")
+        raise NotFoundError("the posteriors of this decision were not stored (log.posteriors is false)")
     deployment = coordinator.operator.kept(row["router"])
     if deployment is None:
         raise ConflictError(
@@ -230,7 +230,7 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
     ]
     note = ""
     if not present.all():
-        note = "a party did not have the sample: the calibration does not apply, and it was not routed"
+        note = "a party did not have the sample, so that calibration does not apply and it was not escalated"
     elif contribution is None:
         note = f"a {type(router).__name__} has no class-by-class score"
     return _decision(row) | {

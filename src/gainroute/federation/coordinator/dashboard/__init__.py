@@ -1,4 +1,4 @@
-"""The dashboard: one page with its scripts and style, from this folder. No build step, nothing from elsewhere."""
+"""The dashboard: one page with its scripts and style, served from this folder. No build step, no external files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gainroute.federation.coordinator.settings import CoordinatorSettings
 
 __all__ = ["ADMIN_TOKEN", "dashboard_routes"]
 
-# `gainroute up` draws an admin token and hands it to the page this way: on loopback the slider works without typing.
+# `gainroute up` passes an admin token to the page in this variable: on loopback the slider works without typing.
 ADMIN_TOKEN = "GAINROUTE_DASHBOARD_ADMIN_TOKEN"  # noqa: S105 (the name of a variable)
 PLACE = '<meta name="admin-token" content="">'
 MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -28,7 +28,7 @@ HEADERS = {
 
 
 def dashboard_routes(settings: CoordinatorSettings) -> APIRouter:
-    """``/`` and what the page asks for below ``/dashboard/``."""
+    """``/``, and the files of the page below ``/dashboard/``."""
     folder = resources.files(__name__)
     files = {
         file.name: (file.read_bytes(), MEDIA[suffix])

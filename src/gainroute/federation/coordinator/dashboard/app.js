@@ -1,4 +1,4 @@
-// Asks the coordinator every two seconds how it is, and shows it. Nothing is stored; the admin token is a variable.
+// Polls the coordinator every two seconds and shows its status. Nothing is stored; the admin token is a variable.
 
 import { Bytes, Curve, LiveRate, atBudget } from "./charts.js";
 import { Decisions } from "./decisions.js";
@@ -8,7 +8,7 @@ import { $, attributes, bytes, clock, count, duration, el, keyed, milliseconds, 
 const EVERY = 2000;
 const PATIENCE = 6000;
 const SHOWN_SECONDS = 300;
-const ENOUGH = 20; // samples before a rate is worth drawing
+const ENOUGH = 20; // samples needed before a rate is drawn
 const WINDOW = 1000; // samples behind the live rate
 
 const curve = new Curve($("curve"));
@@ -25,12 +25,12 @@ const page = {
   curveOf: "",
   history: [], // {time, samples, escalated, point}, for the live rate
   drawn: [], // {time, rate, budget}, for its picture
-  preview: null, // a budget that is being chosen
-  lost: null, // since when nothing answers, by this machine's clock
+  preview: null, // a budget being chosen
+  lost: null, // since when the coordinator does not answer, by the browser's clock
   reason: "",
 };
 
-// ---- asking ------------------------------------------------------------------------------------
+// ---- requests ----------------------------------------------------------------------------------
 
 async function get(path) {
   const reply = await fetch(path, { signal: AbortSignal.timeout(PATIENCE), headers: { Accept: "application/json" } });
@@ -41,7 +41,7 @@ async function get(path) {
 async function post(path, body) {
   const headers = { "Content-Type": "application/json" };
   if (page.token) headers.Authorization = `Bearer ${page.token}`;
-  // Without "omit", a wrong token would make the browser ask for a password, which is no use here.
+  // Without "omit", a wrong token would make the browser ask for a password.
   const reply = await fetch(path, {
     method: "POST", headers, body: JSON.stringify(body), credentials: "omit", signal: AbortSignal.timeout(PATIENCE),
   });
@@ -97,11 +97,11 @@ function remember(status) {
   while (history.length > 2 && history[1].time < status.time - 3600) history.shift();
 }
 
-// A page that was just opened learns from the log what was decided at the present operating point, and when.
+// A new page reads from the log what was decided at the current operating point, and when.
 function recall(status, latest) {
   const point = status.operating_point, hash = status.router.hash;
   const known = latest.filter((d) => d.route !== "unknown");
-  // A controller moves the threshold with every sample; it knows itself since when it has kept this budget.
+  // A controller moves the threshold with every sample, and counts since when it has kept this budget.
   const moved = (d, i) => (status.controller.on ? i >= status.controller.samples : d.threshold !== point.threshold);
   const before = known.findIndex((d, i) => moved(d, i) || d.router !== hash);
   const since = (before < 0 ? known : known.slice(0, before)).reverse();
@@ -127,7 +127,7 @@ function rateNow(status) {
     const { samples, rate } = status.escalation.last_1000;
     return { samples, rate, changed: false };
   }
-  // What was counted when the change was first seen belongs, for the most part, to the time before it.
+  // Most of what was counted when the change was first seen belongs to the time before it.
   while (first < history.length - 1 && last.samples - history[first].samples > WINDOW) first += 1;
   const samples = last.samples - history[first].samples;
   return { samples, rate: samples ? (last.escalated - history[first].escalated) / samples : null, changed: true };
@@ -140,12 +140,12 @@ function verdict({ samples, rate }, { operating_point: point, controller, protec
   if (controller.on) return "✓ the controller keeps it there";
   const p = Math.min(Math.max(point.expected_rate, 1 / samples), 1 - 1 / samples);
   const noise = 2.6 * Math.sqrt((p * (1 - p)) / samples);
-  if (rate > point.expected_rate_high + noise) return "▲ more than calibration expects: have the data changed?";
-  if (rate < point.expected_rate_low - noise) return "▼ fewer than calibration expects: have the data changed?";
-  return "✓ as calibration expects";
+  if (rate > point.expected_rate_high + noise) return "▲ more than expected from calibration: has the data changed?";
+  if (rate < point.expected_rate_low - noise) return "▼ fewer than expected from calibration: has the data changed?";
+  return "✓ as expected from calibration";
 }
 
-// ---- showing -----------------------------------------------------------------------------------
+// ---- display -----------------------------------------------------------------------------------
 
 function show(status) {
   const point = status.operating_point, now = rateNow(status);
@@ -165,11 +165,11 @@ function show(status) {
   live.show({ history: page.drawn, seconds: Math.min(SHOWN_SECONDS, Math.max(60, 60 * Math.ceil(span / 60))) });
   const marked = [
     `${count(status.escalation.samples)} samples since ${clock(status.since)}`,
-    `${count(status.degraded.samples)} answers marked as degraded`,
+    `${count(status.degraded.samples)} degraded answers`,
     `${count(status.degraded.unknown)} unknown ids`,
     `version ${status.version}`,
-    `${status.router.kind}, embeddings as ${status.router.codec || "none"}`,
-    `decision log ${status.log.ok ? "in order" : `failing: ${status.log.error}`}`,
+    `${status.router.kind}, embeddings: ${status.router.codec || "none"}`,
+    `decision log ${status.log.ok ? "ok" : `failing: ${status.log.error}`}`,
   ];
   text($("foot"), marked.join(" · "));
   text($("updated"), `as of ${clock(status.time)}, every 2 s`);
@@ -200,27 +200,27 @@ function showLatency(found) {
 function showAccuracy(found, point) {
   const labels = found.labels ?? 0;
   text($("accuracy"), labels ? percent(found.accuracy) : "–");
-  const expected = `calibration expects ${percent(point.expected_accuracy)}`;
-  text($("accuracy-about"), labels ? `on ${count(labels)} with known truth; ${expected}` : `no true labels yet; ${expected}`);
+  const expected = `${percent(point.expected_accuracy)} expected from calibration`;
+  text($("accuracy-about"), labels ? `on ${count(labels)} labelled samples; ${expected}` : `no true labels yet; ${expected}`);
   text($("feedback-about"), labels
-    ? "“Cheap” is what Round 1 alone would have answered to the same samples."
-    : "Nothing yet. Send true labels to POST /feedback by decision_id, and the accuracy appears here.");
+    ? "“Weak” is the accuracy of Round 1 alone on the same samples."
+    : "No labels yet. Send true labels to POST /feedback by decision_id to see the accuracy here.");
   const table = $("feedback");
   visible(table, labels > 0);
   const rows = [
     ["All answers", labels, found.weak_accuracy, found.accuracy],
-    ["Escalated ones", found.escalated_labels, found.escalated_weak_accuracy, found.escalated_accuracy],
+    ["Escalated", found.escalated_labels, found.escalated_weak_accuracy, found.escalated_accuracy],
   ];
   keyed(table.tBodies[0], rows, (r) => r[0], (r) => el("tr", {}, el("th", { scope: "row" }, r[0]), el("td"), el("td"), el("td")),
-    (node, [, n, cheap, given]) => {
+    (node, [, n, weak, given]) => {
       text(node.children[1], count(n));
-      text(node.children[2], percent(cheap));
+      text(node.children[2], percent(weak));
       text(node.children[3], percent(given));
     });
 }
 
 const STATES = {
-  ok: ["✓", "in order"],
+  ok: ["✓", "ok"],
   connecting: ["…", "connecting"],
   unavailable: ["✕", "not reachable"],
   refused: ["✕", "refuses"],
@@ -234,7 +234,7 @@ const validity = (days) => (days < 14 ? `▲ certificate ends in ${duration(8640
 function showParties(status) {
   const well = status.parties.filter((p) => p.state === "ok").length;
   const own = ["coordinator", "front door"].filter((name) => name in status.certificates).map((name) => ` Here, ${name}: ${validity(status.certificates[name])}.`);
-  text($("parties-about"), `${well} of ${status.parties.length} in order. Their raw data stay with them.${own.join("")}`);
+  text($("parties-about"), `${well} of ${status.parties.length} ok. Raw data never leaves a party.${own.join("")}`);
   const make = () => el("li", {}, el("span", { class: "sign", "aria-hidden": "true" }), el("span", { class: "name" }), el("span", { class: "word" }), el("span", { class: "more" }));
   keyed($("parties"), status.parties, (p) => p.name, make, (node, party) => {
     const [sign, word] = STATES[party.state] ?? ["✕", party.state];
@@ -265,7 +265,7 @@ function showBudget(status) {
   const rate = rateNow(status).rate;
   curve.show({ points: page.curve, now, budget: point.budget, live: rate, preview });
   if (chosen !== null) return;
-  const words = `Now: ${percent(point.expected_rate)} escalated and ${percent(point.expected_accuracy)} right are expected. `;
+  const words = `Now: ${percent(point.expected_rate)} escalated and an accuracy of ${percent(point.expected_accuracy)} are expected. `;
   if (!$("budget-says").dataset.error)
     text($("budget-says"), `${words}The triangle on the axis is the live rate${rate === null ? ", once there are samples" : ""}.`);
 }
@@ -274,7 +274,7 @@ function choose() {
   page.preview = Number(slider.value) / 100;
   delete $("budget-says").dataset.error;
   const there = atBudget(page.curve, page.preview);
-  text($("budget-says"), `${short(page.preview)} would escalate about ${percent(there.rate)}, and ${percent(there.accuracy)} right would be expected.`);
+  text($("budget-says"), `${short(page.preview)} would escalate about ${percent(there.rate)}, with an expected accuracy of ${percent(there.accuracy)}.`);
   if (page.status) showBudget(page.status);
 }
 
@@ -309,14 +309,14 @@ function locked() {
 
 slider.addEventListener("input", choose);
 slider.addEventListener("change", () => {
-  clearTimeout(waiting); // arrow keys come one by one: the last of them counts
+  clearTimeout(waiting); // arrow keys arrive one by one: only the last one counts
   waiting = setTimeout(apply, 350, Number(slider.value) / 100);
 });
 $("token-form").addEventListener("submit", (event) => event.preventDefault());
 $("token").addEventListener("input", (event) => (page.token = event.target.value.trim()));
-if (page.token) $("token-box").hidden = true; // on this machine alone, `gainroute up` has handed it over
+if (page.token) $("token-box").hidden = true; // `gainroute up` puts the token into the page, on loopback only
 
-// ---- what must not be overlooked -----------------------------------------------------------------
+// ---- banners -------------------------------------------------------------------------------------
 
 function alerts() {
   const found = [];
@@ -324,14 +324,14 @@ function alerts() {
   if (page.lost !== null) {
     const since = duration((Date.now() - page.lost) / 1000);
     const old = status ? ` What you see below is from ${clock(status.time)}.` : "";
-    const what = page.reason ? `The coordinator does not show its status: ${page.reason}.` : `The coordinator cannot be reached (for ${since}).`;
-    found.push(["lost", `${what}${old}`, "It is asked again every 2 s."]);
+    const what = page.reason ? `The coordinator refused the status: ${page.reason}.` : `The coordinator cannot be reached (for ${since}).`;
+    found.push(["lost", `${what}${old}`, "Trying again every 2 s."]);
   } else if (status && !status.ready) {
     const down = status.parties.filter((p) => p.state !== "ok").map((p) => `${p.name} (${(STATES[p.state] ?? ["", p.state])[1]})`);
-    const why = down.length ? `Every party is needed for an answer, and there is trouble with ${down.join(", ")}.` : `${status.not_ready}.`;
+    const why = down.length ? `An answer needs every party; not ok: ${down.join(", ")}.` : `${status.not_ready}.`;
     found.push(["ready", "Requests are refused now.", why]);
   } else if (status && status.parties.some((p) => p.state !== "ok")) {
-    found.push(["some", "A party is missing.", "Answers come from those present, without escalation, and are marked."]);
+    found.push(["some", "A party is missing.", "Answers are pooled over the parties present, without escalation, and marked as degraded."]);
   }
   if (status && page.lost === null) found.push(...alarmBanners(status));
   const make = () => el("p", { class: "banner bad" }, el("strong"), " ", el("span"), el("span", { class: "todo" }));

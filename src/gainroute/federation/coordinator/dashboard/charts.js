@@ -1,8 +1,8 @@
-// Pictures, drawn as SVG at the width they have: the trade-off curve, the live rate, the threshold, and the bytes.
+// Charts, drawn as SVG at their actual width: the trade-off curve, the live rate, the threshold, and the bytes.
 
 import { attributes, bytes, duration, el, percent, points, short, svg, text } from "./dom.js";
 
-// A drawing is made once and then moved: each part is a named node that keeps its place.
+// A drawing is created once and then updated: each part is a named node.
 class Drawing {
   constructor(holder, height) {
     this.height = height;
@@ -60,7 +60,7 @@ function steps(low, high, most) {
   return found;
 }
 
-// What the curve gives at a budget: the last point whose rate does not exceed it.
+// The point of the curve at a budget: the last one whose rate does not exceed it.
 export function atBudget(curve, budget) {
   let found = curve[0];
   for (const point of curve) if (point.rate <= budget + 1e-9) found = point;
@@ -168,7 +168,7 @@ export class LiveRate extends Drawing {
   }
 }
 
-// Two pictures over the same time: the rate against the budget, and below it the threshold that keeps it there.
+// Two charts over the same time: the rate with the budget, and below it the threshold.
 export class Control extends Drawing {
   constructor(holder) {
     super(holder, 250);
@@ -205,7 +205,7 @@ export class Control extends Drawing {
     this.words("to", "last samples", { x: right, y: 240, "text-anchor": "end" });
   }
 
-  // A scale with its lines and name; returns where a value lies.
+  // Draw a scale with grid lines and name; returns the function from value to position.
   band(key, { left, right, top, bottom, low, high, name, says }) {
     const y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
     this.words(`${key}-name`, name, { class: "strong", x: left, y: top - 6 });

@@ -1,4 +1,4 @@
-// The latest decisions, and why one of them came out as it did.
+// The latest decisions, and the explanation of one.
 
 import { $, attributes, clock, count, el, keyed, percent, points, svg, text, visible, withUnit } from "./dom.js";
 
@@ -7,7 +7,7 @@ const MOST_CLASSES = 10;
 function route(decision) {
   if (decision.route === "round1") return ["kept", "route"];
   if (decision.route === "round2") return [decision.explored ? "explored" : "escalated", "route two"];
-  if (decision.route === "unknown") return ["unknown to all", "route odd"];
+  if (decision.route === "unknown") return ["no party has it", "route odd"];
   return [decision.route.replace("degraded:", "degraded: ").replaceAll("+", ", "), "route odd"];
 }
 
@@ -27,7 +27,7 @@ function update(node, decision, names) {
   text(attributes(way.firstChild, { class: kind }), says);
   text(score, points(decision.score));
   text(needed, decision.threshold === null ? "–" : points(decision.threshold));
-  const known = decision.truth === null ? "–" : decision.right ? "✓ right" : `✕ it is ${names[decision.truth]}`;
+  const known = decision.truth === null ? "–" : decision.right ? "✓ correct" : `✕ it is ${names[decision.truth]}`;
   text(attributes(truth, { class: `wide-only${decision.truth === null ? "" : decision.right ? " good" : " bad-text"}` }), known);
   text(time, clock(decision.time));
 }
@@ -47,7 +47,7 @@ export class Decisions {
     });
     $("why-close").addEventListener("click", () => this.dialog.close());
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
-    // Focus goes back to the row: right for the keyboard, but after a tap it would hold the list for ever.
+    // Focus returns to the row, which is right for the keyboard; after a tap it would pause the list for ever.
     this.dialog.addEventListener("close", () => this.byPointer && document.activeElement?.blur());
   }
 
@@ -67,17 +67,17 @@ export class Decisions {
   async open(id, sample) {
     const body = $("why-body");
     text($("why-title"), `Sample ${sample}`);
-    body.replaceChildren(el("p", { class: "small" }, "One moment …"));
+    body.replaceChildren(el("p", { class: "small" }, "Loading …"));
     if (!this.dialog.open) this.dialog.showModal();
     try {
       body.replaceChildren(...explained(await this.get(`/api/decisions/${id}/explanation`)));
     } catch (error) {
-      body.replaceChildren(el("p", { class: "banner bad" }, `It cannot be explained: ${error.message}.`));
+      body.replaceChildren(el("p", { class: "banner bad" }, `There is no explanation: ${error.message}.`));
     }
   }
 }
 
-// ---- one decision in words and numbers ---------------------------------------------------------
+// ---- one decision, explained -------------------------------------------------------------------
 
 const bold = (says) => el("strong", {}, says);
 
@@ -86,22 +86,22 @@ function explained(d) {
   const steps = el("ol", { class: "steps" });
   const add = (...parts) => steps.append(el("li", {}, ...parts));
   if (d.weak_prediction !== null && d.weak_prediction >= 0)
-    add("Round 1: the parties together say ", bold(name(d.weak_prediction)), ` (${percent(d.classes[d.weak_prediction].pooled, 0)}).`);
+    add("Round 1: the pooled answer is ", bold(name(d.weak_prediction)), ` (${percent(d.classes[d.weak_prediction].pooled, 0)}).`);
   if (d.classes.some((c) => c.contribution !== null)) {
-    add("Fetching embeddings was expected to change the chance of a right answer by ", bold(points(d.score)),
-      `; more than ${points(d.threshold)} was needed.`);
+    add("Round 2 was expected to change the probability of a correct answer by ", bold(points(d.score)),
+      `; the threshold was ${points(d.threshold)}.`);
     const limit = { inf: Infinity, "-inf": -Infinity }[d.threshold] ?? d.threshold;
-    if (d.explored) add("It was escalated all the same, at random: so that the strong route stays known where it is not asked.");
-    else if (d.capped) add("It was kept all the same: the cap on bursts was reached.");
-    else add(d.score > limit ? "So it was escalated." : "So the cheap answer was kept.");
+    if (d.explored) add("It was escalated at random (explored), to measure the strong route below the threshold.");
+    else if (d.capped) add("It was kept because the cap on bursts was reached.");
+    else add(d.score > limit ? "So it was escalated." : "So the weak answer was kept.");
   }
   if (d.route !== "round1" && d.route !== "round2") add(bold(`Marked: ${route(d)[0]}.`));
   if (d.strong_prediction !== null) {
     const same = d.strong_prediction === d.weak_prediction ? ", the same" : ", another answer";
     const sure = d.classes[d.strong_prediction]?.strong;
-    add("Round 2 says ", bold(name(d.strong_prediction)), `${sure === null || sure === undefined ? "" : ` (${percent(sure, 0)})`}${same}.`);
+    add("Round 2: the strong answer is ", bold(name(d.strong_prediction)), `${sure === null || sure === undefined ? "" : ` (${percent(sure, 0)})`}${same}.`);
   }
-  add("Answer given: ", bold(name(d.label)), d.truth === null ? "." : d.right ? "; it is right ✓" : `; the truth is ${name(d.truth)} ✕`);
+  add("Answer given: ", bold(name(d.label)), d.truth === null ? "." : d.right ? "; correct ✓" : `; the true label is ${name(d.truth)} ✕`);
   const parts = [steps];
   if (d.note) parts.push(el("p", { class: "banner" }, `Note: ${d.note}.`));
   parts.push(el("h3", {}, "Class by class"), bill(d), said(d));
@@ -112,7 +112,7 @@ function explained(d) {
 
 function bill(d) {
   const scored = d.classes.some((c) => c.contribution !== null);
-  // Likely ones first; those that the story is about are never among "other classes".
+  // Most probable classes first; those that the explanation mentions are always shown.
   const named = [d.weak_prediction, d.strong_prediction, d.truth];
   const weight = (c) => (c.calibrated ?? c.pooled ?? 0) + Math.abs(c.contribution ?? 0) + (named.includes(c.label) ? 2 : 0);
   const likely = (c) => c.calibrated ?? c.pooled ?? 0;
@@ -125,7 +125,7 @@ function bill(d) {
     el("tr", { class: chosen ? "chosen" : null }, el("th", { scope: "row" }, name), number(c.pooled), number(c.calibrated), number(c.reliability, 0),
       el("td", { class: "bar", "aria-hidden": "true" }, c.label === undefined || c.contribution === null ? null : bar(c.contribution / largest)),
       added(c.contribution), number(c.strong));
-  const body = el("tbody", {}, ...shown.map((c) => line(c.label === d.weak_prediction ? `${c.name} (cheap)` : c.name, c, c.label === d.label)));
+  const body = el("tbody", {}, ...shown.map((c) => line(c.label === d.weak_prediction ? `${c.name} (weak)` : c.name, c, c.label === d.label)));
   const sum = (key) => (rest.some((c) => c[key] !== null) ? rest.reduce((total, c) => total + (c[key] ?? 0), 0) : null);
   if (rest.length) {
     const others = { pooled: sum("pooled"), calibrated: sum("calibrated"), reliability: null, contribution: sum("contribution"), strong: sum("strong") };
@@ -136,9 +136,9 @@ function bill(d) {
   const total = el("tr", {}, el("td", { colspan: 4 }, "Expected gain"), el("td", { class: "bar" }), added(d.score), el("td"));
   const table = el("table", { class: "bill" }, el("thead", {}, el("tr", {}, ...head)), body, scored ? el("tfoot", {}, total) : null);
   const about =
-    "All in percent. “Round 1” and “Round 2” are the probabilities given. “Calibrated” is how likely each class really is after Round 1, " +
-    "“Round 2 right” how often Round 2 knows that class: their product is what a class adds to the expected gain. The cheap " +
-    "answer's own class can only lose.";
+    "In percent. “Round 1” and “Round 2” are the posteriors. “Calibrated” is the probability of each class after Round 1, " +
+    "“Round 2 right” the reliability of Round 2 on that class: their product is what a class adds to the expected gain. The weak " +
+    "answer's own class can only reduce it.";
   return el("div", {}, el("div", { class: "scroll" }, table), scored ? el("p", { class: "small" }, about) : null);
 }
 
@@ -157,5 +157,5 @@ function said(d) {
     const says = ranked.slice(0, 3).map((c) => `${c.name} ${percent(c.local[party], 0)}`).join(" · ");
     list.append(el("li", {}, el("span", {}, party), el("span", {}, says || "does not have this sample")));
   }
-  return el("div", {}, el("h3", {}, "What each party said"), list);
+  return el("div", {}, el("h3", {}, "Local posteriors"), list);
 }

@@ -1,22 +1,22 @@
-// Alarms and what to do about them, the drift monitor, the budget controller, and the router in the shadow.
+// Alarms and remedies, the drift monitor, the budget controller, and the shadow router.
 
 import { Control } from "./charts.js";
 import { $, attributes, clock, count, el, keyed, percent, points, short, text, visible } from "./dom.js";
 
-// The words of docs/operating.md, in short.
+// A short form of docs/operating.md.
 const ALARMS = {
   collaboration: [
     "Collaboration has begun to hurt.",
-    "Look for what broke the strong route: an embedding, a new model on one side, a codec. Mend it, then reset the alarm below. " +
-      "With [drift] protect = true, more gain is demanded meanwhile.",
+    "Find what broke the strong route: an embedding, a new model at one party, a codec. Fix it, then reset the alarm below. " +
+      "With [drift] protect = true, escalations need a larger gain until then.",
   ],
   calibration: [
-    "The cheap answers are not as good, or not as bad, as calibration says.",
-    "The expected gains are wrong by as much. Recalibrate from the log, run the new router in the shadow, swap it in.",
+    "The weak answers are better or worse than calibration says.",
+    "The expected gains are wrong as well. Recalibrate from the log, load the result as shadow router, and swap it in.",
   ],
   scores: [
-    "The samples are not those of calibration.",
-    "Find out what changed: a sensor, a customer, a season. Collect labels; recalibrate if it stays. The alarm goes by itself.",
+    "The samples differ from those of calibration.",
+    "Find out what changed: a sensor, a customer, a season. Collect labels; recalibrate if the change persists. The alarm ends by itself.",
   ],
 };
 
@@ -40,14 +40,14 @@ function facts(list, rows) {
 }
 
 export class Watching {
-  // get, post: how the coordinator is asked; look: ask for the status again; locked: what to do without a token
+  // get, post: requests to the coordinator; look: refresh the status; locked: called when there is no token
   constructor({ get, post, look, locked }) {
     Object.assign(this, { get, post, look, locked });
     this.chart = new Control($("control"));
-    $("drift-reset").addEventListener("click", () => this.act("drift-says", "/admin/drift", { reset: true }, "Reset the alarms and begin to watch anew?"));
-    $("shadow-swap").addEventListener("click", () => this.act("shadow-says", "/admin/shadow", { swap: true }, "Have the router in the shadow answer from now on?"));
-    $("shadow-drop").addEventListener("click", () => this.act("shadow-says", "/admin/shadow", { drop: true }, "Drop the router in the shadow?"));
-    $("rollback").addEventListener("click", () => this.act("shadow-says", "/admin/router", { rollback: true }, "Go back to the router before?"));
+    $("drift-reset").addEventListener("click", () => this.act("drift-says", "/admin/drift", { reset: true }, "Reset the alarms and the drift monitor?"));
+    $("shadow-swap").addEventListener("click", () => this.act("shadow-says", "/admin/shadow", { swap: true }, "Put the shadow router into use?"));
+    $("shadow-drop").addEventListener("click", () => this.act("shadow-says", "/admin/shadow", { drop: true }, "Drop the shadow router?"));
+    $("rollback").addEventListener("click", () => this.act("shadow-says", "/admin/router", { rollback: true }, "Roll back to the previous router?"));
     $("shadow-form").addEventListener("submit", (event) => {
       event.preventDefault();
       const artifact = $("shadow-path").value.trim();
@@ -79,14 +79,14 @@ export class Watching {
     const found = status.controller, point = status.operating_point;
     visible($("control"), found.on);
     if (!found.on) {
-      text($("control-about"), `The threshold stays at ${points(point.threshold)}. With a [controller] section in the settings it follows the samples, so that the rate keeps to the budget.`);
+      text($("control-about"), `The threshold is fixed at ${points(point.threshold)}. With a [controller] section in the settings it adapts, so that the rate stays at the budget.`);
       return;
     }
     const { samples, bound } = found.window;
     const cap = found.cap ? `; ${count(found.capped)} stopped by the cap` : "";
-    // A cap or a floor under the threshold may well hold the rate down: that is what they are for.
+    // A cap or a floor under the threshold is meant to hold the rate down.
     const side = found.cap || found.min_gain !== null || found.protection !== null ? "above" : "from";
-    text($("control-about"), `The threshold follows the samples: over the last ${count(samples)}, the rate is at most ` +
+    text($("control-about"), `The threshold adapts to the samples: over the last ${count(samples)}, the rate is at most ` +
       `${(100 * bound).toFixed(1)} points ${side} the budget. ${count(found.explored)} explored${cap}.`);
     const { points: history, budget } = await this.get("/api/history");
     this.chart.show({ points: history, budget });
@@ -96,32 +96,32 @@ export class Watching {
 
   drift(found) {
     if (!found.enabled) {
-      text($("drift-about"), "Nothing is watched: drift.enabled is false in the settings.");
+      text($("drift-about"), "Drift is not monitored: drift.enabled is false in the settings.");
       return facts($("drift-list"), []);
     }
     const { scores, collaboration: helps, labels } = found;
     text($("drift-about"), labels
-      ? `Watched since ${clock(found.since)}, with ${count(labels)} true labels. An alarm without cause: at most ${percent(found.false_alarm, 0)} in ${count(found.horizon)}.`
-      : `Watched since ${clock(found.since)}. Without true labels (POST /feedback) only the scores are.`);
+      ? `Monitored since ${clock(found.since)}, with ${count(labels)} true labels. Probability of a false alarm: at most ${percent(found.false_alarm, 0)} over ${count(found.horizon)}.`
+      : `Monitored since ${clock(found.since)}. Without true labels (POST /feedback), only the scores are monitored.`);
     const rows = [];
     if (scores) {
       rows.push(["Scores", `distance ${number(scores.distance)} of ${number(scores.limit)} allowed`, scores.drifted ? "▲ differ from calibration" : "✓ as in calibration", scores.drifted]);
-      rows.push(["Left alone", `${percent(scores.fixed_rate)} would be escalated, ${percent(scores.calibration_rate)} in calibration`, `stability index ${number(scores.stability_index, 2)}`]);
+      rows.push(["Fixed threshold", `${percent(scores.fixed_rate)} would be escalated, ${percent(scores.calibration_rate)} in calibration`, `stability index ${number(scores.stability_index, 2)}`]);
     } else rows.push(["Scores", `compared after every ${count(found.window)} samples`, "not yet"]);
     if (labels) {
       const off = found.alarms.calibration !== undefined;
       const near = Math.abs(found.confidence_gap) <= 0.05;
-      rows.push(["Cheap answers", `right ${points(found.confidence_gap)} against what they said`,
-        off ? "▲ calibration is off" : near ? "✓ within 5 pts" : "more than 5 pts, but chance may do that", off]);
+      rows.push(["Weak answers", `accuracy minus calibrated confidence: ${points(found.confidence_gap)}`,
+        off ? "▲ calibration is off" : near ? "✓ within 5 pts" : "more than 5 pts, possibly by chance", off]);
     }
     if (helps && helps.answers) {
       const [strong, weak] = [helps.strong_right, helps.weak_right].map((right) => percent(right / helps.answers, 0));
-      rows.push(["Collaboration", `of the last ${count(helps.answers)} escalated and labelled: ${strong} right, cheap ${weak}`,
+      rows.push(["Collaboration", `of the last ${count(helps.answers)} escalated and labelled: ${strong} correct, weak answers ${weak}`,
         `evidence of harm ${helps.harmful ? "was " : ""}${number(helps.e_value)} of ${number(helps.limit)}`, helps.harmful]);
     }
     if (found.changed_classes?.length)
-      rows.push(["A hint", `Round 2 has changed on: ${found.changed_classes.slice(0, 8).join(", ")}`, "no alarm"]);
-    if (found.protection !== null) rows.push(["Protection", `every escalation has to gain more than ${points(found.protection)}`, "until the reset", true]);
+      rows.push(["Hint", `Round 2 has changed on the classes ${found.changed_classes.slice(0, 8).join(", ")}`, "no alarm"]);
+    if (found.protection !== null) rows.push(["Protection", `every escalation must gain more than ${points(found.protection)}`, "until the reset", true]);
     facts($("drift-list"), rows);
     visible($("drift-reset"), Object.keys(found.alarms).some((name) => name !== "scores"));
   }
@@ -136,11 +136,11 @@ export class Watching {
     visible($("rollback"), previous !== null);
     if (previous !== null) text($("rollback"), `Roll back to ${previous.slice(0, 12)}`);
     if (found === null) {
-      text($("shadow-about"), `Version ${status.version} answers. A new one, as gainroute recalibrate makes it, can score the same samples without answering.`);
+      text($("shadow-about"), `Version ${status.version} answers. A new router, for example from gainroute recalibrate, can score the same samples without answering.`);
       return facts($("shadow-list"), []);
     }
     text($("shadow-about"), `Version ${found.version} scores beside ${status.version} since ${clock(found.since)}, and does not answer.`);
-    const rows = [["Samples", count(found.samples), found.samples ? `${percent(found.agreement)} decided alike` : "none yet"]];
+    const rows = [["Samples", count(found.samples), found.samples ? `${percent(found.agreement)} decided the same way` : "none yet"]];
     if (found.samples) rows.push(["Would escalate", short(found.new_rate), `in use: ${short(found.old_rate)}`]);
     const c = found.comparison;
     if (c) {

@@ -1,4 +1,4 @@
-"""A decision log as arrays, for refitting a router from what it has answered. Reads only; needs no server."""
+"""A decision log as arrays, for recalibrating a router from its own decisions. Read-only; no server needed."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class ReadLog:
     Attributes
     ----------
     decisions
-        What a refit takes.
+        Input of the recalibration.
     labelled, escalated : (N,) bool
-        Where there is feedback, and where the strong route answered.
+        True where there is feedback, and where the strong route answered.
     time : (N,)
         Seconds since 1970.
     unexplored
-        Decisions of the same router that were left out because nothing was explored when they were made.
+        Decisions left out because they were made without exploration.
     """
 
     decisions: LoggedDecisions
@@ -68,31 +68,31 @@ class ReadLog:
 
 
 def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0) -> ReadLog:
-    """Read the decisions that one router made; degraded answers and unknown samples are left out.
+    """Read the decisions of one router, without degraded answers and unknown samples.
 
-    So is what was decided while nothing was explored, if at other times something was: escalated or not, it says
-    nothing of the strong route below the threshold. Where nothing ever was, a refit says so.
+    Decisions made without exploration are left out if there are others: they tell nothing about the strong route below
+    the threshold. If there was never any exploration, the recalibration reports it.
 
     Parameters
     ----------
     path
-        The decision log; a coordinator may be writing it.
+        The decision log; a coordinator may be writing it at the same time.
     router, identity
-        The router, and the hash of its artifact, by which the log names it.
+        The router, and the hash of its artifact, which names it in the log.
     since
-        Seconds since 1970 from which on decisions count.
+        Start time in seconds since 1970.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such decision log; name the file of [log] path in the coordinator's settings")
     with reading(path) as connection:
-        # A log that no coordinator of this version has opened yet is read as it is.
+        # A log that was not migrated yet is read as it is.
         (schema,) = connection.execute("PRAGMA user_version").fetchone()
         query = f"SELECT {COLUMNS}, {SINCE_VERSION_2[schema < 2]} {FROM}"
         found = connection.execute(query, (identity, since, ROUND1, ROUND2)).fetchall()
         others = connection.execute("SELECT count(*) FROM decisions WHERE router != ?", (identity,)).fetchone()[0]
     if not found:
         raise DataError(
-            f"{path}: no decision of router {identity[:12]} that can be used ({others:,} are of others); pass the "
+            f"{path}: no usable decision of router {identity[:12]} ({others:,} are of other routers); pass the "
             "artifact that made the decisions, and more days"
         )
     explored = [row for row in found if row["explored"] is not None]
@@ -125,6 +125,6 @@ def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0
 
 
 def _told(found: Sequence[Any]) -> FloatArray | None:
-    """The probability that feedback carries, NaN where it carries none; None where none does."""
+    """Probabilities given with feedback, NaN where there is none; None if there are none at all."""
     told = np.array([row["told"] for row in found], dtype=np.float64)
     return None if np.isnan(told).all() else told

@@ -1,6 +1,6 @@
-"""The decision log's tables, by version; an older file is brought up to date when it is opened.
+"""The decision log's tables, by version; an older file is migrated when it is opened.
 
-A migration, once released, is never edited: the next one is appended.
+A released migration is never edited: changes are appended as a new one.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ MIGRATIONS: tuple[str, ...] = (
         time REAL NOT NULL
     );
     """,
-    # `explored` is NULL where nothing could be: there was no exploration. `feedback.probability`: as feedback told it.
-    # `unwatched`: labels that the drift monitor has yet to take in, in their order; a number is never used again.
+    # `explored` is NULL where there was no exploration. `feedback.probability` is as given with the feedback.
+    # `unwatched`: labels that the drift monitor has not read yet, in order; numbers are never reused.
     """
     ALTER TABLE decisions ADD COLUMN explored INTEGER;
     ALTER TABLE decisions ADD COLUMN capped INTEGER NOT NULL DEFAULT 0;
@@ -83,8 +83,8 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
-BUSY_SECONDS = 10.0  # how long a write waits for another program's
-JOURNAL_PAGES = 4000  # after which SQLite empties the journal into the file, and begins it again
+BUSY_SECONDS = 10.0  # how long a write waits for another process
+JOURNAL_PAGES = 4000  # after which SQLite checkpoints the journal
 
 COLUMNS = (
     "seq", "sample_id", "request_id", "time", "local", "pooled", "strong", "score", "threshold", "probability",
@@ -94,7 +94,7 @@ COLUMNS = (
 
 
 def decision_id(seq: int) -> str:
-    """How a decision is named outside.
+    """The public name of a decision.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def decision_id(seq: int) -> str:
 
 
 def sequence(name: str) -> int | None:
-    """The other way round; None for what names no decision."""
+    """The number of a decision by its name; None if it is not a valid name."""
     try:
         seq = int(name, 16)
     except ValueError:
@@ -114,7 +114,7 @@ def sequence(name: str) -> int | None:
 
 
 def connect(path: str, *, max_bytes: int = 0) -> sqlite3.Connection:
-    """Open a log for writing: WAL, every commit on disk, what is deleted overwritten."""
+    """Open a log for writing: WAL, commits synced to disk, deleted data overwritten."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON",
@@ -130,14 +130,14 @@ def connect(path: str, *, max_bytes: int = 0) -> sqlite3.Connection:
 
 
 def prepare(connection: sqlite3.Connection, path: str) -> None:
-    """Give the journal its full size now, in zeros, which SQLite reads as "ends here".
+    """Give the journal its full size now, in zeros, which SQLite reads as its end.
 
-    A commit then overwrites blocks that the file has already; a file that grows makes the disk write its length too,
-    which takes about as long again.
+    A commit then overwrites existing blocks. A file that grows makes the disk write its length too, which takes about
+    as long again.
     """
     page, version = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_size", "user_version"))
-    with suppress(sqlite3.Error, OSError):  # it is slower without, and that is all
-        connection.execute(f"PRAGMA user_version={version}")  # a write: the journal is there afterwards
+    with suppress(sqlite3.Error, OSError):  # only speed depends on it
+        connection.execute(f"PRAGMA user_version={version}")  # a write, which creates the journal
         with Path(f"{path}-wal").open("r+b", buffering=0) as journal:
             size = journal.seek(0, os.SEEK_END)
             wanted = max(JOURNAL_PAGES * (page + 24) + 32 - size, 0)
@@ -151,7 +151,7 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
 
 
 def migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[str] = MIGRATIONS) -> int:
-    """Bring a log up to date, each step whole or not at all; returns how many steps were taken."""
+    """Migrate a log, each step in a transaction; returns the number of steps."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > len(migrations):
         raise ArtifactVersionError(
@@ -161,7 +161,7 @@ def migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[str]
     for number in range(version, len(migrations)):
         try:
             connection.executescript(f"BEGIN IMMEDIATE;{migrations[number]};PRAGMA user_version={number + 1};COMMIT;")
-        except sqlite3.Error:  # noqa: PERF203 (a step or two, once in the life of a file)
+        except sqlite3.Error:  # noqa: PERF203 (a step or two per file)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise

@@ -1,6 +1,7 @@
-"""What is done with the log besides appending to it: reading it, feedback, deletion, audit, and what admins have set.
+"""Reading the decision log, feedback, deletion, audit trail, and saved state.
 
-Functions that take a connection are work for `DecisionLog.write`; those that take a path only read, in any thread.
+Functions that take a connection are to be passed to `DecisionLog.write`; those that take a path only read, in any
+thread.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ __all__ = [
 
 Row = dict[str, Any]
 CHUNK = 5000
-JUDGED = 10_000
+MOST_LABELS = 10_000
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a log to read it, whoever is writing it."""
+    """Open a log for reading; it may be written at the same time."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
             connection.row_factory = sqlite3.Row
@@ -58,13 +59,13 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 # ---- decisions ----------------------------------------------------------------------------------
 
 WITH_FEEDBACK = (
-    f"SELECT {', '.join('d.' + c for c in COLUMNS)}, f.label AS truth "  # noqa: S608 (names of ours)
+    f"SELECT {', '.join('d.' + c for c in COLUMNS)}, f.label AS truth "  # noqa: S608 (our own names)
     "FROM decisions d LEFT JOIN feedback f USING (seq)"
 )
 
 
 def latest(path: Path, limit: int) -> list[Row]:
-    """The latest decisions, newest first, posteriors left out."""
+    """The latest decisions, newest first, without posteriors."""
     wanted = [c for c in COLUMNS if c not in ("local", "pooled", "strong")]
     with reading(path) as connection:
         found = connection.execute(
@@ -76,17 +77,17 @@ def latest(path: Path, limit: int) -> list[Row]:
 
 
 def one(path: Path, name: str) -> Row:
-    """One decision by its id, with everything."""
+    """One decision by its id, with all columns."""
     seq = sequence(name)
     with reading(path) as connection:
         row = connection.execute(f"{WITH_FEEDBACK} WHERE d.seq = ?", (seq,)).fetchone()
     if row is None:
-        raise NotFoundError(f"there is no decision {name!r}; ids are 16 hex digits, as answers and /api/decisions give")
+        raise NotFoundError(f"there is no decision {name!r}; ids are 16 hex digits, as in answers and /api/decisions")
     return dict(row) | {"decision_id": name}
 
 
 def posterior(blob: bytes | None, columns: int) -> npt.NDArray[np.float32] | None:
-    """What a blob holds, (rows, columns)."""
+    """The array in a blob, (rows, columns)."""
     return None if blob is None else np.frombuffer(blob, "<f4").reshape(-1, columns)
 
 
@@ -96,7 +97,7 @@ def delete_decision(connection: sqlite3.Connection, name: str) -> int:
 
 
 def delete_sample(connection: sqlite3.Connection, sample_id: str) -> int:
-    """Delete everything about a sample."""
+    """Delete all decisions about a sample."""
     return connection.execute("DELETE FROM decisions WHERE sample_id = ?", (sample_id,)).rowcount
 
 
@@ -121,10 +122,11 @@ def give_feedback(
     probability: float | None = None,
     watched: bool = False,
 ) -> str:
-    """Attach a true label to a decision, named by its id, or by its sample's where that is unique; returns its id.
+    """Attach a true label to a decision, by its id or by a sample id that is unique; returns the decision id.
 
-    `probability` is that with which this decision was given a label; None where it does not depend on the sample. Where
-    labels are `watched`, the drift monitor is left a note; of a correction it is not: no label counts twice.
+    `probability` is the probability with which this decision was chosen for labelling; None if it does not depend on
+    the sample. With `watched`, the label is queued for the drift monitor, unless it corrects an earlier one: no label
+    counts twice.
     """
     if decision is not None:
         seq = sequence(decision)
@@ -136,7 +138,7 @@ def give_feedback(
         if not found:
             raise NotFoundError(f"there is no decision about sample {sample!r}; pass the decision_id of an answer")
         if len(found) > 1:
-            raise ConflictError(f"sample {sample!r} was answered more than once; say which by its decision_id")
+            raise ConflictError(f"sample {sample!r} was answered more than once; pass the decision_id")
     (number,) = found[0]
     if watched and connection.execute("SELECT 1 FROM feedback WHERE seq = ?", (number,)).fetchone() is None:
         connection.execute("INSERT INTO unwatched (seq) VALUES (?)", (number,))
@@ -151,18 +153,18 @@ def give_feedback(
 
 @dataclass(frozen=True)
 class FeedbackSummary:
-    """How the latest judged decisions did; shares are None where nothing was judged.
+    """Accuracy on the latest labelled decisions; None where there are no labels.
 
     Attributes
     ----------
     labels
-        Decisions judged, of the latest 10,000 with feedback.
+        Labelled decisions, 10,000 at most.
     accuracy
-        Of the answers given.
+        Accuracy of the answers given.
     weak_accuracy
-        Of Round 1 on the same samples.
+        Accuracy of Round 1 on the same samples.
     escalated_labels, escalated_accuracy, escalated_weak_accuracy
-        The same on those that the strong route answered.
+        The same for the samples that the strong route answered.
     """
 
     labels: int
@@ -174,23 +176,23 @@ class FeedbackSummary:
 
 
 def summarise_feedback(path: Path) -> FeedbackSummary:
-    """Accuracy where feedback exists."""
+    """Accuracy on decisions with feedback."""
     with reading(path) as connection:
         row = connection.execute(
             "SELECT count(*), avg(d.label = f.label), avg(d.weak_prediction = f.label), "
             "count(d.strong_prediction), avg(CASE WHEN d.strong_prediction IS NOT NULL THEN d.label = f.label END), "
             "avg(CASE WHEN d.strong_prediction IS NOT NULL THEN d.weak_prediction = f.label END) "
             "FROM (SELECT * FROM feedback ORDER BY seq DESC LIMIT ?) f JOIN decisions d USING (seq)",
-            (JUDGED,),
+            (MOST_LABELS,),
         ).fetchone()
     return FeedbackSummary(*row)
 
 
-# ---- what admins do -----------------------------------------------------------------------------
+# ---- audit and state -----------------------------------------------------------------------------
 
 
 def audit(connection: sqlite3.Connection, who: str, request_id: str, action: str, before: Any, after: Any) -> None:
-    """Write down who changed what."""
+    """Add an entry to the audit trail."""
     connection.execute(
         "INSERT INTO audit (time, who, request_id, action, before, after) VALUES (?, ?, ?, ?, ?, ?)",
         (time.time(), who, request_id, action, json.dumps(before), json.dumps(after)),
@@ -205,7 +207,7 @@ def read_audit(path: Path, limit: int) -> list[Row]:
 
 
 def put_state(connection: sqlite3.Connection, name: str, value: Any) -> None:
-    """Keep a value over restarts; None forgets it."""
+    """Save a value; None deletes it."""
     if value is None:
         connection.execute("DELETE FROM state WHERE name = ?", (name,))
         return
@@ -217,12 +219,12 @@ def put_state(connection: sqlite3.Connection, name: str, value: Any) -> None:
 
 
 def get_state(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Values kept, by name."""
+    """Saved values by name."""
     with reading(path) as connection:
         found = connection.execute("SELECT name, value FROM state").fetchall()
     return {row["name"]: json.loads(row["value"]) for row in found if row["name"] in names}
 
 
 def pseudonym(sample_id: str) -> str:
-    """How the audit names a sample that was deleted: enough to prove it, not to tell it."""
+    """Name of a deleted sample in the audit trail: it can be verified, but not read."""
     return hashlib.sha256(sample_id.encode()).hexdigest()[:16]
