@@ -1,11 +1,11 @@
-"""The service against a bare FastAPI endpoint with the same fan-out: latency, samples a second, bytes, and both routes.
+"""The service compared with a bare FastAPI endpoint with the same fan-out: latency, throughput, bytes, both routes.
 
-Everything runs on loopback: four party processes, mutual TLS, K = 10, d = 512. The bare peer (`serving_bare.py`) is
-asked by the same client, over the same kind of connection, for the same two outputs, in turns with the coordinator. It
-does nothing but fan out, mean and answer. The coordinator also routes, checks what parties send, admits and audits
-every request at the parties, keeps metrics, and answers only once the decision is on disk: the log lies below
-``out/bench``, on whatever disk that is. The bars are against the bare peer as `pip install fastapi uvicorn grpcio`
-makes it; beside it stands the same peer with the coordinator's event loop and HTTP parser, uvloop and httptools.
+Everything runs on loopback: four party processes, mutual TLS, K = 10, d = 512. The bare peer (`serving_bare.py`) gets
+the same requests from the same client, over the same kind of connection, alternating with the coordinator. It only fans
+out, averages and answers. The coordinator also routes, checks what parties send, authorises and audits every request at
+the parties, keeps metrics, and answers only once the decision is on disk: the log is below ``out/bench``. The bars
+refer to the bare peer as installed by `pip install fastapi uvicorn grpcio`; the same peer with the coordinator's event
+loop and HTTP parser, uvloop and httptools, is shown as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["run"]
 
 INFER = "/v2/models/gainroute/infer"
 PAIR = ("label", "probabilities")
-HURRIED = "the bare peer in uvloop, with httptools"
+FAST = "the bare peer with uvloop and httptools"
 SINGLES, SINGLE_TURNS = 200, 9
 MANY, BATCH, MANY_TURNS, CONCURRENCY = 320, 64, 7, 16
 COUNTED = 40  # requests whose bytes are counted
@@ -41,12 +41,12 @@ ROUTED, ROUTED_TURNS, ROUTED_CONCURRENCY = 6, 3, 3
 
 
 def run() -> Iterator[Row]:
-    """Measure everything; processes and files are gone afterwards."""
+    """Measure everything; processes and files are removed afterwards."""
     home = Path("out/bench").resolve()
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="serving-", dir=home) as name:
         folder = Path(name)
-        yield row("ms to force a page to this disk, beside it", 1e3 * _flush(folder / "flush"), None, None)
+        yield row("ms per synced write of a page, for reference", 1e3 * _flush(folder / "flush"), None, None)
         (folder / "stub").mkdir()
         with Pool(folder / "stub") as pool:
             yield from _stubs(pool)
@@ -56,7 +56,7 @@ def run() -> Iterator[Row]:
 
 
 def _flush(path: Path, times: int = 50) -> float:
-    """Median seconds of one write that has to reach the disk."""
+    """Median seconds of one synced write."""
     found = []
     with path.open("wb", buffering=0) as file:
         file.write(bytes(1 << 20))
@@ -93,7 +93,7 @@ def _stubs(pool: Pool) -> Iterator[Row]:
             rate = float(np.mean(escalated))
             due = communication_cost(CLASSES, [DIMENSION] * PARTIES, rate)
             paid = payload / samples
-            yield row(f"payload bytes a sample, {rate:.0%} escalated, over communication_cost", paid, due, paid / due,
+            yield row(f"payload bytes per sample, {rate:.0%} escalated, over communication_cost", paid, due, paid / due,
                       "<= 1.05")  # fmt: skip
             yield row("  with ids, framing and TLS, both directions", wire / samples, due, wire / samples / due)
 
@@ -112,10 +112,10 @@ def _against_bare(ours: Client, bare: Client, fast: Client, router: Path) -> Ite
         SINGLE_TURNS,
     )  # fmt: skip
     mine, other, hurried, all_outputs, spent = (1e3 * seconds for seconds in found)
-    yield row("ms a Round-1 answer, concurrency 1", mine, other, mine / other, "<= 1.5")
-    yield row(f"  {HURRIED}", mine, hurried, mine / hurried)
-    yield row("  all six outputs asked for", all_outputs, other, all_outputs / other)
-    yield row("  ms of it spent on routing, our default, as a share", spent, mine, spent / mine, "<= 0.03")
+    yield row("ms per Round-1 answer, concurrency 1", mine, other, mine / other, "<= 1.5")
+    yield row(f"  {FAST}", mine, hurried, mine / hurried)
+    yield row("  all six outputs requested", all_outputs, other, all_outputs / other)
+    yield row("  ms of it spent on routing (default router), as a share", spent, mine, spent / mine, "<= 0.03")
     many = [_v2(_ids(i, BATCH)) for i in range(MANY)]
     all_six = [_v2(_ids(i, BATCH), ()) for i in range(MANY)]
     plain = [_plain(_ids(i, BATCH)) for i in range(MANY)]
@@ -124,26 +124,26 @@ def _against_bare(ours: Client, bare: Client, fast: Client, router: Path) -> Ite
         client.at_once(bodies, CONCURRENCY)
     calls = [partial(client.at_once, bodies, CONCURRENCY) for client, bodies in asked]
     speed = [MANY * BATCH / seconds for seconds in interleaved(calls, MANY_TURNS)]
-    what = f"samples a second, {BATCH} a request, concurrency {CONCURRENCY}"
+    what = f"samples per second, {BATCH} per request, concurrency {CONCURRENCY}"
     yield row(what, speed[0], speed[1], speed[0] / speed[1], ">= 0.8")
-    yield row(f"  {HURRIED}", speed[0], speed[2], speed[0] / speed[2])
-    yield row("  all six outputs asked for", speed[3], speed[1], speed[3] / speed[1])
+    yield row(f"  {FAST}", speed[0], speed[2], speed[0] / speed[2])
+    yield row("  all six outputs requested", speed[3], speed[1], speed[3] / speed[1])
 
 
 def _routing(router: Router, sent: Sequence[Any]) -> float:
-    """Median seconds that the step from what the parties sent to a decision takes for one sample."""
+    """Median seconds from posteriors to decision for one sample."""
     return float(np.median([timed(partial(round_one, router, sent)) for _ in range(SINGLES)]))
 
 
 def _same(ours: Client, bare: Client) -> None:
-    """Both must say the same before either is timed."""
+    """Check that both give the same answers."""
     ours.close()
     bare.close()
     ids = _ids(0, BATCH)
     found = {o["name"]: o["data"] for o in json.loads(ours.post(_v2(ids)))["outputs"]}
     other = json.loads(bare.post(_plain(ids)))
     if found["label"] != other["label"] or not np.allclose(found["probabilities"], other["probabilities"], atol=1e-6):
-        raise RuntimeError("the coordinator and the bare endpoint do not answer the same")
+        raise RuntimeError("the coordinator and the bare endpoint give different answers")
 
 
 # ---- ResNet-18 --------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def _resnet(pool: Pool) -> Iterator[Row]:
     save_router(router, parties, 0.2)
     asked = [str(i) for i in range(ROUTED * BATCH)]
     scores = load(router).route(np.stack([party.posteriors(asked) for party in parties])).score
-    # Exactly a fifth of what is asked for, and everything.
+    # Exactly a fifth of the samples, and all of them.
     thresholds: dict[float, float | str] = {0.2: float(np.quantile(scores, 0.8)), 1.0: "-inf"}
     served = _coordinator(pool, "routed", router, "make_resnet_fusion", addresses)
     bodies = [_v2(_ids(i, BATCH), ("escalated",)) for i in range(ROUTED)]
@@ -173,7 +173,7 @@ def _resnet(pool: Pool) -> Iterator[Row]:
         raise RuntimeError(f"{rates[0]:.1%} and {rates[1]:.1%} were escalated; 20 % and all are to be compared")
     seconds = interleaved([partial(routed, 0.2), partial(routed, 1.0)], ROUTED_TURNS)
     speed = [ROUTED * BATCH / s for s in seconds]
-    what = f"samples a second with ResNet-18, {rates[0]:.0%} against {rates[1]:.0%} escalated"
+    what = f"samples per second with ResNet-18, {rates[0]:.0%} compared with {rates[1]:.0%} escalated"
     yield row(what, speed[0], speed[1], speed[0] / speed[1], ">= 3")
 
 
@@ -182,8 +182,8 @@ def _resnet(pool: Pool) -> Iterator[Row]:
 
 def _party(pool: Pool, number: int, factory: str) -> str:
     config = party_config(pool, NAMES[number], factory)
-    told = pool.start("gainroute", "party", "--config", config, "--json", party=number)
-    return str(json.loads(told)["address"])
+    line = pool.start("gainroute", "party", "--config", config, "--json", party=number)
+    return str(json.loads(line)["address"])
 
 
 def _coordinator(pool: Pool, home: str, router: Path, fusion: str, addresses: Sequence[str]) -> Client:
@@ -211,7 +211,7 @@ def _set(client: Client, what: str, value: float | str) -> None:
 
 
 def _ids(request: int, n: int) -> list[int]:
-    """Samples that the router was not calibrated with."""
+    """Sample ids that were not used for calibration."""
     return [(request * n + i) % (SAMPLES // 2) for i in range(n)]
 
 
@@ -229,6 +229,6 @@ def _escalated(body: bytes) -> float:
 
 
 def _bytes(client: Client) -> int:
-    """Payload that the coordinator has received from the parties, in both rounds."""
+    """Payload bytes received from the parties, in both rounds."""
     found = client.get("/api/status")
     return int(found["bytes"]["sent"])

@@ -1,10 +1,10 @@
-"""What one would write instead, in a hundred lines: a FastAPI endpoint, and parties on bare grpc.aio streams.
+"""The peer of the serving benchmark: a minimal FastAPI endpoint, and parties on bare grpc.aio streams.
 
 `python -m benchmarks.serving_bare party PACE FOLDER` serves a stub, `… front PACE FOLDER ADDRESS…` the endpoint. The
-pace is "plain", what `pip install fastapi uvicorn grpcio` runs with, or "fast": uvloop and httptools, as the
-coordinator has them. It fans out over one mutual-TLS stream a party, means the posteriors, and answers JSON. It has no
-batching, deadline, router, check of what arrives, identity beyond the CA's signature, reconnection, audit, metrics or
-decision log: that is what the coordinator adds, and what the ratios price.
+pace is "plain", as installed by `pip install fastapi uvicorn grpcio`, or "fast": with uvloop and httptools, like the
+coordinator. The endpoint fans out over one mutual-TLS stream per party, averages the posteriors, and answers JSON. It
+has no batching, deadlines, router, validation, identities beyond the CA's signature, reconnection, audit, metrics or
+decision log: the ratios measure what these cost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ METHOD = "/bench.Party/Stream"
 
 
 def _pem(folder: Path) -> tuple[bytes, bytes, bytes]:
-    """Authority, certificate and key of whom the folder is named after."""
+    """Authority, certificate and key in a folder named after their holder."""
     ca, certificate, key = (
         (folder / name).read_bytes() for name in ("ca.crt", f"{folder.name}.crt", f"{folder.name}.key")
     )
@@ -43,7 +43,7 @@ def _pem(folder: Path) -> tuple[bytes, bytes, bytes]:
 
 
 async def party(folder: Path) -> None:
-    """Answer each message of a stream with a table's rows."""
+    """Answer each message of a stream with rows of a table."""
     stub = make_stub()
 
     async def stream(requests: Any, context: Any) -> None:
@@ -76,7 +76,7 @@ class Asked(BaseModel):
 
 
 class Answered(BaseModel):
-    """The body of an answer: a declared model, which the framework writes three times as fast as a bare dictionary."""
+    """The body of an answer: a declared model, which the framework writes three times as fast as a dictionary."""
 
     label: list[int]
     probabilities: list[float]

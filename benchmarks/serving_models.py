@@ -1,4 +1,4 @@
-"""What the parties of the serving benchmark answer with: stubs, or real ResNet-18 encoders with random weights.
+"""The models of the serving benchmark: stubs, or ResNet-18 encoders with random weights.
 
 `gainroute party` calls `make_stub` and `make_resnet`, `gainroute coordinator` the fusions; the bare peer uses the same
 stub. A sample's id is a number, the row of its answer.
@@ -34,7 +34,7 @@ __all__ = [
 NAMES = ("a", "b", "c", "d")
 PARTIES, CLASSES, DIMENSION, SAMPLES = len(NAMES), 10, 512, 4096
 SIZE = 16  # a view is 3 × 16 × 16, a quadrant of CIFAR
-VARIABLE = "GAINROUTE_BENCH_PARTY"  # which party a process is
+VARIABLE = "GAINROUTE_BENCH_PARTY"  # number of the party that a process serves
 
 Floats = npt.NDArray[np.float32]
 
@@ -44,7 +44,7 @@ def _party() -> int:
 
 
 class Stub:
-    """Looks answers up in a table made at start: the cheapest model there is.
+    """Looks answers up in a table: the fastest possible model.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class ResNetParty:
             self.local = LocalCNN(channels=3, size=SIZE, outputs=CLASSES).eval()
             self.encoder = ResNet18(channels=3, width=DIMENSION // 8).eval()
             self.views = torch.randn(SAMPLES, 3, SIZE, SIZE)
-        # Untrained, it says nearly the same of every view; spread out, some samples are worth more than others.
+        # Untrained logits are nearly equal for all views; scaled up, scores differ between samples.
         with torch.inference_mode():
             self.deviation, self.mean = torch.std_mean(self.local(self.views[SAMPLES // 2 :]), dim=0)
 
@@ -129,7 +129,7 @@ def make_resnet() -> ResNetParty:
 
 
 def make_linear_fusion() -> Any:
-    """The stubs' fusion: one product of the concatenated embeddings, and a softmax."""
+    """The fusion of the stubs: one matrix product of the concatenated embeddings, and a softmax."""
     weight = np.random.default_rng(0).normal(size=(PARTIES * DIMENSION, CLASSES)).astype(np.float32) / DIMENSION
 
     def fuse(embeddings: Sequence[Floats]) -> Floats:
@@ -159,7 +159,7 @@ def make_resnet_fusion() -> Any:
 
 
 def save_router(path: Path, parties: Sequence[Any], budget: float) -> None:
-    """Calibrate a router on the second half of the parties' samples; the first half is what the benchmark asks for.
+    """Calibrate a router on the second half of the samples; the benchmark requests the first half.
 
     Labels are drawn from the pooled posterior, and the strong route is right on nine samples of ten: what is measured
     is speed, and the router has to escalate the share that it is told, nothing else.
@@ -171,7 +171,7 @@ def save_router(path: Path, parties: Sequence[Any], budget: float) -> None:
     chance = np.cumsum(pooled / pooled.sum(axis=1, keepdims=True), axis=1)
     labels = np.minimum((rng.random(len(ids))[:, None] > chance).sum(axis=1), CLASSES - 1)
     strong = np.where(rng.random(len(ids)) < 0.9, labels, rng.integers(CLASSES, size=len(ids)))
-    # The mean, as the bare endpoint has it: what is compared is the service, not the pooling.
+    # The mean, as in the bare endpoint: the benchmark compares the service, not the pooling.
     router = gr.ExpectedGainRouter(budget, pooling="mean", folds=5).fit(local, labels, strong)
     models = {name: party.model_hash for name, party in zip(NAMES, parties, strict=True)}
     gr.save(router, path, provenance=gr.Provenance(models, "float32"))

@@ -35,7 +35,7 @@ START_SECONDS, STOP_SECONDS, ANSWER_SECONDS = 120.0, 10.0, 60.0
 
 
 class Pool:
-    """Starts processes and stops every one of them at the end, however that comes.
+    """Starts processes, and stops all of them at the end in any case.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Pool:
         self._begun: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ended from outside, it still stops what it started
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes are stopped on SIGTERM, too
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,7 +74,7 @@ class Pool:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         log = self.folder / f"process-{len(self._begun)}.log"
         with log.open("wb") as errors:
-            process = subprocess.Popen(  # noqa: S603 (what we start is ours)
+            process = subprocess.Popen(  # noqa: S603 (our own commands)
                 [sys.executable, "-m", *map(str, arguments)], stdout=subprocess.PIPE, stderr=errors, cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE", **more},
                 start_new_session=True, bufsize=0,
@@ -105,7 +105,7 @@ def party_config(pool: Pool, name: str, factory: str) -> Path:
 
 
 def coordinator_config(pool: Pool, home: str, router: Path, fusion: str, addresses: Sequence[str]) -> Path:
-    """Settings of a coordinator: the defaults, and deadlines that a busy machine does not break."""
+    """Settings of a coordinator: defaults, with deadlines long enough for a busy machine."""
     files = pool.certificate("coordinator", "bench", home)
     rows = "".join(f'[[party]]\nname = "{n}"\naddress = "{a}"\n' for n, a in zip(NAMES, addresses, strict=True))
     path = files.ca.parent / "coordinator.toml"
@@ -118,7 +118,7 @@ def coordinator_config(pool: Pool, home: str, router: Path, fusion: str, address
     return path
 
 
-# ---- asking -----------------------------------------------------------------------------------------
+# ---- requests ---------------------------------------------------------------------------------------
 
 
 class Client:
@@ -129,7 +129,7 @@ class Client:
     url
         Scheme, host and port.
     path
-        What is posted to.
+        Default path of requests.
     """
 
     def __init__(self, url: str, path: str) -> None:
@@ -137,9 +137,9 @@ class Client:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=ANSWER_SECONDS)
 
     def post(self, body: bytes, path: str | None = None, **headers: str) -> bytes:
-        """Post, and return what came back; anything but 200 is an error."""
-        told = {"Content-Type": "application/json", **headers}
-        self._connection.request("POST", path or self.path, body, told)
+        """Post, and return the body; any status but 200 is an error."""
+        sent = {"Content-Type": "application/json", **headers}
+        self._connection.request("POST", path or self.path, body, sent)
         return self._read()
 
     def get(self, path: str) -> Any:
@@ -155,8 +155,8 @@ class Client:
         return data
 
     def latency(self, bodies: Sequence[bytes]) -> float:
-        """Median seconds a request, one after the other."""
-        self.close()  # a server may have given up a connection that waited too long; the next request opens another
+        """Median seconds per request, sequentially."""
+        self.close()  # the server may have closed an idle connection; the next request opens a new one
         found = []
         for body in bodies:
             begin = time.perf_counter()
@@ -165,7 +165,7 @@ class Client:
         return statistics.median(found)
 
     def at_once(self, bodies: Sequence[bytes], concurrency: int) -> float:
-        """Seconds until all were answered, so many at once, a connection each."""
+        """Seconds until all are answered, with a number of concurrent connections."""
         others = [Client(self.url, self.path) for _ in range(concurrency)]
         for client in others:
             client.post(bodies[0])
@@ -185,7 +185,7 @@ class Client:
                 client.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
 
@@ -193,7 +193,7 @@ class Client:
 
 
 class Relay:
-    """Passes TCP on to an address and counts what passes, in both directions: framing, TLS and ids included.
+    """Forwards TCP to an address and counts bytes in both directions, with framing, TLS and ids.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ class Relay:
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """End what passes."""
+        """Close all connections."""
         for one in (self._listening, *self._sockets):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -239,7 +239,7 @@ class Relay:
 
 @contextlib.contextmanager
 def relays(targets: Sequence[str]) -> Iterator[list[Relay]]:
-    """A relay a target, closed at the end."""
+    """One relay per target, closed at the end."""
     begun = [Relay(target) for target in targets]
     try:
         yield begun

@@ -119,7 +119,7 @@ def test_decisions_of_another_router_and_a_missing_log_are_refused(tmp_path: Pat
     gr.save(gr.ExpectedGainRouter(0.4).fit(now.local, now.labels, now.strong), tmp_path / "other.safetensors")
     code, _, err = _run(tmp_path / "other.safetensors", log)
     assert code == 2
-    assert "50 are of others" in " ".join(err.split())
+    assert "50 are of other routers" in " ".join(err.split())
     code, _, err = _run(artifact, tmp_path / "none.sqlite")
     assert code == 2
     assert "no such decision log" in " ".join(err.split())

@@ -37,12 +37,12 @@ class _Series(dict[tuple[str, ...], Any]):
 
 
 class Metrics:
-    """ShadowCounts and measures.
+    """Counters, histograms and gauges.
 
     Parameters
     ----------
     live
-        Is told the same, for the dashboard.
+        Statistics for the dashboard, updated at the same time.
     """
 
     def __init__(self, live: LiveStatistics) -> None:

@@ -32,7 +32,7 @@ def docs_page(schema: dict[str, Any]) -> str:
     errors: dict[str, str] = {}
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
-            errors |= {code: told["description"] for code, told in operation.get("responses", {}).items()}
+            errors |= {code: found["description"] for code, found in operation.get("responses", {}).items()}
             tag = operation.get("tags", ["other"])[0]
             groups.setdefault(tag, []).append(_operation(method.upper(), path, operation))
     parts = "".join(f"<h2>{escape(tag)}</h2>{''.join(found)}" for tag, found in groups.items())
@@ -52,8 +52,8 @@ def docs_page(schema: dict[str, Any]) -> str:
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     lines = [f'<h3><span class="method">{method}</span> <code>{escape(path)}</code></h3>']
     lines += [f"<p>{escape(operation.get('summary', ''))}</p>"]
-    told = operation.get("description", "")
-    lines += [f"<p>{_marked(paragraph)}</p>" for paragraph in told.split("\n\n") if paragraph]
+    text = operation.get("description", "")
+    lines += [f"<p>{_marked(paragraph)}</p>" for paragraph in text.split("\n\n") if paragraph]
     named = [f"<code>{escape(p['name'])}</code> ({escape(p['in'])})" for p in operation.get("parameters", [])]
     lines += [f"<p>Parameters: {', '.join(named)}</p>"] if named else []
     for kind, content in operation.get("requestBody", {}).get("content", {}).items():

@@ -20,7 +20,7 @@ from gainroute.routing.types import ArrayLike, BoolArray, FloatArray
 __all__ = ["ReadLog", "read_decisions"]
 
 COLUMNS = "d.local, d.strong_prediction, d.probability, d.threshold, d.time, f.label AS truth"
-SINCE_VERSION_2 = ("d.explored AS explored, f.probability AS told", "NULL AS explored, NULL AS told")
+SINCE_VERSION_2 = ("d.explored AS explored, f.probability AS chance", "NULL AS explored, NULL AS chance")
 FROM = (
     "FROM decisions d LEFT JOIN feedback f USING (seq) "
     "WHERE d.router = ? AND d.time >= ? AND d.route IN (?, ?) ORDER BY d.seq"
@@ -117,14 +117,14 @@ def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0
         labels=columns("truth"),
         strong_prediction=columns("strong_prediction"),
         probability=np.array([row["probability"] for row in found]),
-        feedback_probability=_told(found),
+        feedback_probability=_chances(found),
         threshold=np.array([row["threshold"] for row in found]),
     )
     labelled, escalated = (np.array([row[key] is not None for row in found]) for key in ("truth", "strong_prediction"))
     return ReadLog(decisions, labelled, escalated, np.array([row["time"] for row in found]), unexplored)
 
 
-def _told(found: Sequence[Any]) -> FloatArray | None:
+def _chances(found: Sequence[Any]) -> FloatArray | None:
     """Probabilities given with feedback, NaN where there is none; None if there are none at all."""
-    told = np.array([row["told"] for row in found], dtype=np.float64)
-    return None if np.isnan(told).all() else told
+    chance = np.array([row["chance"] for row in found], dtype=np.float64)
+    return None if np.isnan(chance).all() else chance

@@ -39,7 +39,7 @@ MOST_LABELS = 500  # per call: a label costs some 50 µs
 SAVE_SECONDS = 30.0  # greatest age of the saved scores; labels and alarms are saved at once
 QUERY = (
     "SELECT u.number, d.router, d.route, d.local, d.score, d.probability, d.explored, d.weak_prediction, "
-    "d.strong_prediction, f.label, f.probability AS told FROM unwatched u JOIN decisions d USING (seq) "
+    "d.strong_prediction, f.label, f.probability AS chance FROM unwatched u JOIN decisions d USING (seq) "
     "JOIN feedback f USING (seq) WHERE u.number > ? ORDER BY u.number LIMIT ?"
 )
 
@@ -203,7 +203,7 @@ class LiveDrift:
             self._taken = rows[-1]["number"]
             own = [r for r in rows if r["router"] == deployment.hash and r["route"] in (ROUND1, ROUND2)]
             least = self._settings.min_feedback_probability
-            useful = [r for r in own if r["told"] is None or r["told"] >= least]
+            useful = [r for r in own if r["chance"] is None or r["chance"] >= least]
             self._left_out += len(rows) - len(useful)
             await asyncio.to_thread(_feed, monitor, deployment, useful)
         return len(rows)
@@ -223,7 +223,7 @@ class LiveDrift:
         for name in gone:
             extra = {"alarm": name, "raised": False, "router": self._hash}
             log.info("alarm %s has ended", name, extra=extra)
-        # An alarm keeps the evidence it was raised with; only scores are compared anew in every window.
+        # An alarm keeps the evidence it was raised with; only scores are compared again in every window.
         stand = {n: a for n, a in self.alarms.items() if n not in gone}
         self.alarms = {n: DriftAlarm(a.since, report.alarms[n]) if n == "scores" else a for n, a in stand.items()} | new
         return bool(new or gone)
@@ -260,12 +260,12 @@ class LiveDrift:
 
 def _feed(monitor: DriftMonitor, deployment: Deployment, rows: Sequence[sqlite3.Row]) -> None:
     """Feed the monitor with labelled decisions, those with a probability of their own separately."""
-    for told in (False, True):
-        some = [r for r in rows if (r["told"] is not None) is told]
+    for with_chance in (False, True):
+        some = [r for r in rows if (r["chance"] is not None) is with_chance]
         if some:
             names = Labels(deployment.router.n_classes_, deployment.router.classes)
             truth, strong = (names.decode(_column(some, name, -1)) for name in ("label", "strong_prediction"))
-            chance = _column(some, "told", np.nan) if told else None
+            chance = _column(some, "chance", np.nan) if with_chance else None
             monitor.feedback(_decision(deployment, names, some), truth, strong, probability=chance)
 
 
@@ -293,4 +293,4 @@ def _decision(deployment: Deployment, names: Labels, rows: Sequence[sqlite3.Row]
 
 def _column(rows: Sequence[sqlite3.Row], name: str, missing: float) -> Any:
     found = [missing if row[name] is None else row[name] for row in rows]
-    return np.array(found, dtype=np.float64 if name in ("score", "probability", "told") else np.int64)
+    return np.array(found, dtype=np.float64 if name in ("score", "probability", "chance") else np.int64)

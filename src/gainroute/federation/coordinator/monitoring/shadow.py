@@ -44,7 +44,7 @@ COMPARE_SECONDS = 5.0  # least time between comparisons
 COMPARE_SHARE = 0.05  # greatest share of time spent on comparisons; one with 5,000 labels takes about a second
 MOST_LABELS = 5000
 QUERY = (
-    "SELECT d.local, d.strong_prediction, d.probability, d.threshold, f.label, f.probability AS told FROM feedback f "
+    "SELECT d.local, d.strong_prediction, d.probability, d.threshold, f.label, f.probability AS chance FROM feedback f "
     "JOIN decisions d USING (seq) WHERE f.seq >= ? AND d.router = ? AND d.route IN (?, ?) AND d.local IS NOT NULL "
     "ORDER BY f.seq DESC LIMIT ?"
 )

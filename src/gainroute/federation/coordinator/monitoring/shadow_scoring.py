@@ -1,4 +1,4 @@
-"""How a router in the shadow is loaded, and how it scores what another one has answered."""
+"""Loading a shadow router, and scoring answers with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ShadowCounts", "load_beside", "logged_decisions", "placed_at", "scor
 
 @dataclass
 class ShadowCounts:
-    """LiveStatistics traffic since the shadow was loaded.
+    """Live traffic since the shadow router was loaded.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ def load_beside(path: Path, running: Deployment, parties: tuple[str, ...]) -> De
     if others:
         wrong.append(f"it was calibrated with other models of {', '.join(others)}: switch to it with /admin/router")
     if wrong:
-        raise HandshakeError(f"{path} does not fit beside the router in use: " + "; ".join(wrong))
+        raise HandshakeError(f"{path} does not fit the router in use: " + "; ".join(wrong))
     return deployment
 
 
@@ -107,12 +107,12 @@ def logged_decisions(running: Deployment, rows: Sequence[sqlite3.Row], counts: S
     asked = strong >= 0
     share = [min(1.0, float(mine.sum()) / max(given, 1)) for mine, given in
              ((~asked, counts.kept), (asked, counts.escalated))]  # fmt: skip
-    told = np.array([np.nan if row["told"] is None else row["told"] for row in rows], dtype=np.float64)
+    chance = np.array([np.nan if row["chance"] is None else row["chance"] for row in rows], dtype=np.float64)
     return LoggedDecisions(
         local_posteriors=np.ascontiguousarray(np.moveaxis(flat, 1, 0)).astype(np.float64),
         labels=names.decode(np.array([row["label"] for row in rows], dtype=np.int64)),
         strong_prediction=names.decode(strong.astype(np.int64)),
         probability=np.array([row["probability"] for row in rows], dtype=np.float64),
-        feedback_probability=np.where(np.isnan(told), np.where(asked, share[1], share[0]), told),
+        feedback_probability=np.where(np.isnan(chance), np.where(asked, share[1], share[0]), chance),
         threshold=np.array([row["threshold"] for row in rows], dtype=np.float64),
     )
