@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gainroute._util.settings import parse_settings as parse
 from gainroute.errors import SettingError
-from gainroute.federation.coordinator.settings import CapSettings, ControllerSettings
+from gainroute.federation.coordinator.settings import PREFIX, CapSettings, ControllerSettings, CoordinatorSettings
 from gainroute.federation.coordinator.settings import load_coordinator_settings as load_settings
-from gainroute.federation.coordinator.settings import parse_coordinator_settings as parse_settings
 from gainroute.federation.coordinator.tokens import hash_token
 
 ROOT = Path(__file__).parents[3]
@@ -24,6 +24,10 @@ name = "a"
 address = "a.example:7001"
 """
 HASH = hash_token("x")
+
+
+def parse_settings(text, folder, environment=None):
+    return parse(CoordinatorSettings, text, folder=folder, prefix=PREFIX, environment=environment or {})
 
 
 def test_the_example_is_valid_and_paths_are_relative_to_it():

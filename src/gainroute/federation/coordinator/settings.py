@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gainroute._util.settings import load_settings, parse_settings
+from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.tokens import check_hash
 
@@ -31,7 +31,6 @@ __all__ = [
     "TokenSettings",
     "is_loopback",
     "load_coordinator_settings",
-    "parse_coordinator_settings",
 ]
 
 PREFIX = "GAINROUTE_COORDINATOR_"
@@ -47,13 +46,6 @@ def load_coordinator_settings(
     """
     example = "deploy/coordinator.example.toml"
     return load_settings(CoordinatorSettings, path, prefix=PREFIX, environment=environment, example=example)
-
-
-def parse_coordinator_settings(
-    text: str, folder: Path, environment: Mapping[str, str] | None = None
-) -> CoordinatorSettings:
-    """Read settings from the text of a TOML file; relative paths start at `folder`."""
-    return parse_settings(CoordinatorSettings, text, folder=folder, prefix=PREFIX, environment=environment)
 
 
 def is_loopback(host: str) -> bool:
@@ -362,9 +354,8 @@ class DriftSettings:
 
     def __post_init__(self) -> None:
         if not 0 < self.window <= self.horizon:
-            raise SettingError(
-                f"drift: window is {self.window} and horizon {self.horizon}; 0 < window ≤ horizon is needed"
-            )
+            found = f"window is {self.window} and horizon {self.horizon}"
+            raise SettingError(f"drift: {found}; 0 < window ≤ horizon is needed")
         for name in ("false_alarm", "min_feedback_probability"):
             if not 0 < getattr(self, name) < 1:
                 raise SettingError(f"drift: {name} is {getattr(self, name)!r}; it lies between 0 and 1")
