@@ -26,7 +26,7 @@ REPOSITORY = "https://github.com/gainroute/gainroute/blob/main"
 # matches counts, so that a name of a new module is still found by its package.
 TOPICS = {
     "routers": ("Routers", "Decide what to escalate.", ["routing.router", "routing.routers", "routing.partial"]),
-    "inference": ("Inference", "Answer samples in two rounds.", ["routing.two_round", "routing.party", "estimators"]),
+    "inference": ("Inference", "Answer samples in two rounds.", ["routing.two_round", "estimators", "training"]),
     "artifacts": ("Saving and loading", "One file per router, without pickle.", ["routing.artifacts"]),
     "control": ("After deployment", "Keep the budget, notice drift, recalibrate.", ["control"]),
     "evaluation": ("Evaluation", "Metrics, curves and the oracle; needs labels.", ["evaluation"]),

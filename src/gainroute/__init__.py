@@ -51,6 +51,7 @@ from gainroute.routing.two_round import (
     predict_two_round_async,
 )
 from gainroute.routing.types import Answer, CalibrationSet, Decision, Provenance, RoundOne
+from gainroute.training.opened_run import OpenedRun, open_run
 
 __all__ = [
     "Answer",
@@ -75,6 +76,7 @@ __all__ = [
     "LearnedGainRouter",
     "LogLinearPool",
     "LoggedDecisions",
+    "OpenedRun",
     "PartialDecision",
     "PartialEscalation",
     "Party",
@@ -102,6 +104,7 @@ __all__ = [
     "fit_temperature",
     "identity_calibration",
     "load",
+    "open_run",
     "pool_mean",
     "predict_two_round",
     "predict_two_round_async",

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from up_helpers import Up, alive, tiny_run
 from waiting import wait_until
 
+import gainroute as gr
 from gainroute.cli import app
 
 
@@ -28,8 +29,10 @@ def test_it_answers_tells_of_a_dead_party_and_leaves_nothing_behind(run, tmp_pat
         assert [p["name"] for p in told["parties"]] == ["left", "right"]
         with np.load(run / "record.npz") as record:
             assert told["example_ids"] == record["test.ids"].tolist(), "samples that trained nothing"
+            training = sorted({f"s{i}" for i in range(600)} - set(told["example_ids"]))
         answer = served.ask(told["example_ids"][:40])
         assert answer.status_code == 200, answer.text
+        assert _outputs(served.ask(training[:2]))["route"] == ["unknown"] * 2, "rows that trained are not served"
         status = httpx.get(f"{served.url}/api/status").json()
         assert status["operating_point"]["budget"] == 0.5
         assert [p["state"] for p in status["parties"]] == ["ok", "ok"]
@@ -59,6 +62,40 @@ def test_it_answers_tells_of_a_dead_party_and_leaves_nothing_behind(run, tmp_pat
     assert not folder.exists()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{served.url}/v2/health/live")
+
+
+def _outputs(answer):
+    return {output["name"]: output["data"] for output in answer.json()["outputs"]}
+
+
+def test_new_views_are_served_by_id_or_numbered(run, tmp_path):
+    rng = np.random.default_rng(5)
+    y = np.arange(60) % 3
+    new = {name: rng.normal(size=(60, 4)) + y[:, None] for name in ("left", "right")}
+    for name, x in new.items():
+        np.savez(tmp_path / f"{name}.npz", x=x)
+    expected = gr.open_run(run).predict(new)
+    files = [str(tmp_path / f"{name}.npz") for name in ("right", "left")]
+    with Up(run, tmp_path, "--views", *files) as served:
+        assert served.told["example_ids"] == [str(i) for i in range(60)]
+        answered = _outputs(served.ask(served.told["example_ids"]))
+        assert answered["escalated"] == expected.escalated.tolist()
+        np.testing.assert_allclose(np.reshape(answered["probabilities"], (60, 3)), expected.probabilities, atol=1e-6)
+
+
+def test_views_that_do_not_fit_the_run_are_refused_before_anything_starts(run, tmp_path):
+    def refused(**views):
+        for name, arrays in views.items():
+            np.savez(tmp_path / f"{name}.npz", **arrays)
+        files = [word for name in views for word in ("--views", str(tmp_path / f"{name}.npz"))]
+        done = CliRunner().invoke(app, ["up", str(run), *files])
+        assert done.exit_code == 2, done.output
+        return done.stderr
+
+    x = np.zeros((5, 4))
+    assert "the run was trained on left, right" in refused(left={"x": x})
+    assert "give ids to all views" in refused(left={"x": x, "ids": np.arange(5)}, right={"x": x})
+    assert "left 5 without ids, right 4 without ids" in refused(left={"x": x}, right={"x": x[:4]})
 
 
 def test_killed_outright_it_takes_its_processes_along(run, tmp_path):

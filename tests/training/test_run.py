@@ -1,6 +1,8 @@
 import json
 import shutil
+import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import pytest
 from pyarrow import parquet
 from torch import Tensor, nn
 
-from gainroute.errors import ArtifactError, DataError, LabelError, NotAnArtifactError
+import gainroute as gr
+from gainroute.errors import ArtifactError, DataError, LabelError, MissingExtraError, NotAnArtifactError
 from gainroute.experiments.run_report import report_run
 from gainroute.routing.payload import round_trip
 from gainroute.training.models.local import LocalCNN, LocalMLP
+from gainroute.training.prepare import read_aligned
 from gainroute.training.run import answer_views, load_calibrated_router, train_run
 from gainroute.training.settings import RouteSettings, default_route_settings
 from gainroute.training.trained_run import TrainedParty, load_fusion, load_parties
@@ -67,6 +71,68 @@ def test_a_run_has_party_folders_and_a_server_that_answer_new_data(tmp_path: Pat
     answers = answer_views(parties, fusion, fresh_views[::-1], fresh_labels)
     assert len(answers) == 60
     assert answers.strong_accuracy > 0.6, "a third would be chance"
+
+
+def test_an_opened_run_answers_new_views_as_its_service_would(tmp_path: Path) -> None:
+    views, labels = _files(tmp_path / "old")
+    train_run(views, labels, tmp_path / "run", codec="int8", budget=0.4, settings=_quick())
+    run = gr.open_run(tmp_path / "run")
+    assert (run.party_names, run.class_names, run.codec) == (("front", "vitals", "card"), ("ant", "bee", "cat"), "int8")
+    fresh, fresh_labels = _files(tmp_path / "new", 60, seed=1)
+    ids, aligned, _ = read_aligned(fresh, fresh_labels)
+    raw = {view.name: view.raw for view in aligned}
+    answered = run.predict(raw)
+
+    expected = answer_views(run.parties, run.fusion, fresh, fresh_labels, codec="int8")
+    decision = run.router.route(expected.local_posteriors)
+    both = run.router.answer(decision, expected.strong_posterior[decision.escalate])
+    assert 0 < answered.escalated.sum() < len(ids)
+    assert answered.prediction.tolist() == both.prediction.tolist(), "names of classes"
+    assert answered.escalated.tolist() == decision.escalate.tolist()
+    np.testing.assert_allclose(answered.probabilities, both.probabilities, atol=1e-6)
+    dimensions = [party.dimension for party in run.parties]
+    cost = gr.communication_cost(3, dimensions, float(answered.escalated.mean()), codec="int8")
+    assert answered.bytes.mean() == pytest.approx(cost), "embeddings are counted as they are encoded"
+
+    in_order = run.predict([raw["front"], raw["vitals"], _Frame(raw["card"])])
+    np.testing.assert_array_equal(in_order.prediction, answered.prediction)
+
+
+class _Frame:
+    """As much of a data frame as is looked at."""
+
+    def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
+        self._values, self.columns = columns, list(columns)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._values[name]
+
+
+def test_an_opened_run_says_which_views_it_needs(tmp_path: Path) -> None:
+    views, labels = _files(tmp_path / "old")
+    train_run(views, labels, tmp_path / "run", settings=_quick())
+    run = gr.open_run(tmp_path / "run")
+    front, vitals = np.zeros((2, 9, 9)), np.zeros((2, 4))
+    card = {"colour": np.array(["red", "blue"], dtype=object), "size": np.zeros(2)}
+    for wrong, said in (
+        ({"front": front, "vitals": vitals}, "front, vitals; one view per party is needed: front, vitals, card"),
+        ([front, vitals], "2; one view per party"),
+        ([front, vitals[:1], card], "front 2, vitals 1, card 2"),
+        ([front, np.zeros(2), card], r"'vitals' has shape \(2,\)"),
+        ([front, vitals, vitals], "column 'colour' is missing"),
+    ):
+        with pytest.raises(DataError, match=said):
+            run.predict(wrong)
+    with pytest.raises(NotAnArtifactError, match="not a run"):
+        gr.open_run(tmp_path)
+
+
+def test_opening_a_run_without_torch_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("gainroute.training.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingExtraError, match=r"opening a run .*gainroute\[torch\]"):
+        gr.open_run(tmp_path)
 
 
 def test_every_held_out_sample_is_answered_exactly_once_as_it_will_be_served(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gainroute.cli._extras import needing
+from gainroute.cli._options import IdColumn, ManyCommand
 from gainroute.cli._output import guarded
 
 if TYPE_CHECKING:
@@ -26,9 +27,21 @@ def up(
         float | None,
         typer.Option("--budget", "-b", show_default=False, help="Share of samples to escalate, if not the router's."),
     ] = None,
+    views: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--views",
+            metavar="FILE...",
+            show_default=False,
+            help="New samples to serve, one file per party as in `gainroute train`. Default: the run's test part.",
+        ),
+    ] = None,
+    id_column: IdColumn = "id",
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout when it is ready.")] = False,
 ) -> None:
     """Serve a run on this machine: one process per party, and a coordinator with a dashboard.
+
+    The parties answer for the samples of --views, or for the run's test part: never for the rows that trained them.
 
     They listen on loopback only and communicate by mutual TLS. Certificates and logs are in a private temporary folder
     that is removed at the end. Ctrl-C stops everything.
@@ -46,7 +59,10 @@ def up(
     with needing("serving", "serve"):
         from gainroute.federation import local
 
-        local.up(run, port=port, budget=budget, ready=ready, say=lambda text: typer.echo(text, err=True))
+        local.up(
+            run, port=port, budget=budget, views=views or (), id_column=id_column, ready=ready,
+            say=lambda text: typer.echo(text, err=True),
+        )  # fmt: skip
 
 
 def _welcome(run: Path, federation: LocalFederation) -> None:
@@ -63,4 +79,4 @@ def _welcome(run: Path, federation: LocalFederation) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("up", short_help="Serve a run on this machine, with a dashboard.")(up)
+    app.command("up", cls=ManyCommand, short_help="Serve a run on this machine, with a dashboard.")(up)

@@ -18,13 +18,12 @@ from gainroute.experiments.records import Record, save_record
 from gainroute.experiments.scores import RouterScores, answers_by_mean
 from gainroute.experiments.study import study_of
 from gainroute.experiments.summary import RATES, summarise
-from gainroute.io.run_folder import RunFolder
 from gainroute.routing.labels import Labels
 from gainroute.routing.payload import communication_cost
 from gainroute.routing.router import Router
+from gainroute.training.opened_run import open_run
 from gainroute.training.route_answers import RouteAnswers
-from gainroute.training.run import TrainedRun, answer_views, load_calibrated_router
-from gainroute.training.trained_run import load_fusion, load_parties
+from gainroute.training.run import TrainedRun, answer_views
 
 __all__ = ["evaluate_run", "report_run"]
 
@@ -88,12 +87,12 @@ def evaluate_run(
     device
         A torch device.
     """
-    router = load_calibrated_router(run_dir)
-    codec, parties = router.provenance_.codec, load_parties(run_dir, device)
-    fusion = load_fusion(RunFolder.at(run_dir).server.path, device)
-    answers = answer_views(parties, fusion, views, labels, id_column=id_column, label_column=label_column, codec=codec)
-    run, classes = _routed_by(router, answers), parties[0].class_names
-    dimensions = [party.dimension for party in parties]
+    opened = open_run(run_dir, device=device)
+    router, codec, classes = opened.router, opened.codec, opened.class_names
+    answers = answer_views(
+        opened.parties, opened.fusion, views, labels, id_column=id_column, label_column=label_column, codec=codec
+    )
+    run, dimensions = _routed_by(router, answers), [party.dimension for party in opened.parties]
 
     at = measures_at([run], RATES)
     budgets = []
@@ -113,7 +112,7 @@ def evaluate_run(
     rate, accuracy = run.deploy(router.threshold_)
     return {
         "samples": len(answers),
-        "parties": [party.name for party in parties],
+        "parties": list(opened.party_names),
         "classes": list(classes),
         "codec": codec,
         "weak": float(run.weak_right.mean()),

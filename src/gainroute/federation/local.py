@@ -24,8 +24,8 @@ from gainroute.federation.child_process import (
     stop_signals,
     stopped_at_exit,
 )
+from gainroute.federation.served_views import PartyViews, held_out_views, new_views
 from gainroute.io.run_folder import RunFolder
-from gainroute.io.tables import read_table
 
 __all__ = ["DEFAULT_RUN", "LocalFederation", "LocalParty", "up"]
 
@@ -57,7 +57,7 @@ class LocalFederation:
     model
         Name of the model that requests ask for.
     example_ids
-        Samples to try, from the test split if the run has a record of it.
+        Samples to try, all of which every party has.
     parties
         In the order of training.
     admin_token
@@ -80,6 +80,8 @@ class _Plan:
     folder: Path
     port: int
     budget: float | None
+    views: tuple[PartyViews, ...]
+    examples: tuple[str, ...]
 
 
 def up(
@@ -87,6 +89,8 @@ def up(
     *,
     port: int = 8080,
     budget: float | None = None,
+    views: Sequence[str | os.PathLike[str]] = (),
+    id_column: str = "id",
     ready: Callable[[LocalFederation], None],
     say: Callable[[str], None],
 ) -> None:
@@ -100,6 +104,9 @@ def up(
         Port of the coordinator; 0 takes a free one.
     budget
         Used instead of the router's own.
+    views, id_column
+        Files of new views, named after the parties, and the id column of Parquet files. Without them the parties
+        serve the run's test part.
     ready
         Called once requests are answered.
     say
@@ -119,7 +126,10 @@ def up(
     _check_port(port)
     # mkdtemp makes the folder readable by its owner only, because it holds keys.
     with tempfile.TemporaryDirectory(prefix="gainroute-up-") as private:
-        asyncio.run(_run(_Plan(folder, parties, Path(private), port, budget), ready, say))
+        home = Path(private)
+        served, ids = new_views(views, parties, home, id_column) if views else held_out_views(folder, parties, home)
+        plan = _Plan(folder, parties, home, port, budget, served, tuple(ids[:MAX_EXAMPLES]))
+        asyncio.run(_run(plan, ready, say))
 
 
 # ---- what there is to serve -------------------------------------------------------------------------
@@ -150,26 +160,6 @@ def _check_port(port: int) -> None:
             ) from None
 
 
-def _example_ids(run: RunFolder, parties: Sequence[str]) -> tuple[str, ...]:
-    """Return ids that every party has, from the test split if a record says which these are."""
-    held = [_ids(run.party(name).views, "ids") for name in parties]
-    everywhere = set.intersection(*map(set, held))
-    for record in (run.record, RunFolder(run.path.parent).record):  # the demo keeps its record beside the run
-        test = [sample for sample in _ids(record, "test.ids") if sample in everywhere]
-        if test:
-            break
-    else:
-        test = [sample for sample in held[0] if sample in everywhere]
-    return tuple(str(sample) for sample in test[:MAX_EXAMPLES])
-
-
-def _ids(file: Path, key: str) -> list[Any]:
-    if not file.is_file():
-        return []
-    table = read_table(file, only=(key,))
-    return table.objects(key) if key in table else []
-
-
 # ---- settings of the processes ----------------------------------------------------------------------
 
 
@@ -181,15 +171,20 @@ def _tls(files: Any) -> str:
     return f"[tls]\nca = {_text(files.ca)}\ncertificate = {_text(files.certificate)}\nkey = {_text(files.key)}\n"
 
 
-def _write_party(plan: _Plan, authority: Any, name: str, home: Path) -> Path:
+def _write_party(plan: _Plan, authority: Any, index: int, home: Path) -> Path:
     from gainroute.federation.pki.certificates import Identity
 
+    name, served = plan.parties[index], plan.views[index]
     files = authority.issue(Identity("party", name), home, days=30)
+    source = served.folder or plan.run.party(name).path
+    views = (
+        "" if served.file is None else f"[views]\npath = {_text(served.file)}\nid_column = {_text(served.id_column)}\n"
+    )
     config = home / "party.toml"
     config.write_text(
         f"name = {_text(name)}\ncoordinators = [{_text(NAME)}]\nlisten = {_text(f'{HOST}:0')}\n"
         f"drain_seconds = {DRAIN_SECONDS}.0\n{_tls(files)}"
-        f"[source]\nrun = {_text(plan.run.party(name).path)}\n[audit]\npath = {_text(home / 'audit.jsonl')}\n",
+        f"[source]\nrun = {_text(source)}\n{views}[audit]\npath = {_text(home / 'audit.jsonl')}\n",
         encoding="utf-8",
     )
     return config
@@ -249,7 +244,7 @@ async def _start(plan: _Plan, children: list[ChildProcess], say: Callable[[str],
     say(f"starting {len(plan.parties)} parties and a coordinator …")
     authority = Authority.create(plan.folder / "authority", days=30)
     for index, name in enumerate(plan.parties):
-        config = _write_party(plan, authority, name, plan.folder / f"party-{index}")
+        config = _write_party(plan, authority, index, plan.folder / f"party-{index}")
         children.append(await ChildProcess.start("party", f"party {name}", config))
     started = await asyncio.gather(*(child.ready() for child in children))
     parties = tuple(LocalParty(line["name"], line["pid"], line["address"]) for line in started)
@@ -258,7 +253,7 @@ async def _start(plan: _Plan, children: list[ChildProcess], say: Callable[[str],
     coordinator = await ChildProcess.start("coordinator", "the coordinator", config, **{ADMIN_TOKEN: token})
     children.append(coordinator)
     url = (await coordinator.ready())["url"]
-    return LocalFederation(url, MODEL, _example_ids(plan.run, plan.parties), parties, token)
+    return LocalFederation(url, MODEL, plan.examples, parties, token)
 
 
 async def _watch(children: Sequence[ChildProcess], asked: asyncio.Future[Any], say: Callable[[str], None]) -> None:

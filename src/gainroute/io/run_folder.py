@@ -57,9 +57,14 @@ class PartyFolder:
         return self.path / "views.npz"
 
     @property
+    def model_files(self) -> tuple[Path, ...]:
+        """What the models consist of: weights, preprocessing and classes."""
+        return self.description, self.local_model, self.encoder
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """All files that its answers depend on."""
-        return self.description, self.local_model, self.encoder, self.views
+        return *self.model_files, self.views
 
     def exists(self) -> bool:
         """Whether this is a party's folder."""
@@ -67,7 +72,7 @@ class PartyFolder:
 
     def model_hash(self) -> str:
         """Hash of weights, preprocessing and classes; not of the views, which change."""
-        return hash_named_files((file.name, file) for file in (self.description, self.local_model, self.encoder))
+        return hash_named_files((file.name, file) for file in self.model_files)
 
 
 @dataclass(frozen=True)

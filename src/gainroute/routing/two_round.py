@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gainroute.errors import PosteriorError, ShapeError
-from gainroute.routing.payload import row_bytes
+from gainroute.routing.payload import embedding_bytes, round_trip, row_bytes
 from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray, IntArray, LabelArray
 
 __all__ = [
@@ -113,7 +113,9 @@ class Prediction:
     bytes: IntArray
 
 
-def predict_two_round(parties: Sequence[Party], fuse: Fuse, router: Decider, ids: Sequence[Any]) -> Prediction:
+def predict_two_round(
+    parties: Sequence[Party], fuse: Fuse, router: Decider, ids: Sequence[Any], *, codec: str | None = None
+) -> Prediction:
     """Answer samples in two rounds, requesting embeddings of the escalated samples only (Algorithm 1).
 
     Parameters
@@ -126,13 +128,17 @@ def predict_two_round(parties: Sequence[Party], fuse: Fuse, router: Decider, ids
         A fitted router, or a `BudgetController` around one.
     ids
         The samples to answer.
+    codec
+        "float32", "float16" or "int8": embeddings are encoded and decoded as a transport does. None passes them on.
     """
     sent = [np.asarray(party.posteriors(ids)) for party in parties]
     decision = round_one(router, sent)
     wanted = _escalated_ids(decision, ids)
     embeddings = [np.asarray(party.embeddings(wanted)) for party in parties] if wanted else []
+    if codec is not None:
+        embeddings = [round_trip(embedding, codec) for embedding in embeddings]
     answer = round_two(router, decision, embeddings, fuse)
-    return _prediction(decision, answer, sent, embeddings)
+    return _prediction(decision, answer, sent, embeddings, codec)
 
 
 async def predict_two_round_async(
@@ -271,8 +277,12 @@ def _prediction(
     answer: Answer,
     sent: Sequence[npt.NDArray[Any]],
     embeddings: Sequence[npt.NDArray[Any]],
+    codec: str | None = None,
 ) -> Prediction:
     present = np.stack([~np.isnan(p).all(axis=-1) for p in sent])
     size = present.T @ np.array([row_bytes(p.shape[-1], p.dtype) for p in sent], dtype=np.int64)
-    size[decision.escalate] += sum(row_bytes(e.shape[1], e.dtype) for e in embeddings)
+    if codec is None:
+        size[decision.escalate] += sum(row_bytes(e.shape[1], e.dtype) for e in embeddings)
+    else:
+        size[decision.escalate] += embedding_bytes([e.shape[1] for e in embeddings], codec)
     return Prediction(answer.prediction, answer.probabilities, answer.escalated, decision.score, size)
