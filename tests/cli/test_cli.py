@@ -214,6 +214,20 @@ def test_text_labels_go_through_class_names(folder: Path) -> None:
     assert "bee" in by_name["budgets"][0]["recall"]
 
 
+def test_classes_in_the_wrong_order_are_refused(folder: Path) -> None:
+    labels = np.arange(200) % 3
+    names = np.array(["ant", "bee", "cat"])
+    path = folder / "swapped.npz"
+    np.savez(
+        path, local_posteriors=0.1 + 0.7 * np.eye(3)[labels], labels=names[labels], strong_prediction=names[labels]
+    )
+    swapped = ("fit", path, "--out", folder / "s.safetensors", "--router", "confidence", "--classes", "bee,ant,cat")
+    message = refused(*swapped)
+    assert "column 0 looks like class 'ant', not 'bee'" in message
+    assert "likely order: ant, bee, cat" in message
+    assert parsed(*swapped, "--no-check-class-order")["weak_accuracy"] < 0.5
+
+
 # ---- plan ---------------------------------------------------------------------------------------
 
 

@@ -132,9 +132,33 @@ def test_a_file_without_names_takes_the_router_s(tmp_path: Path) -> None:
     assert Outcomes(LOCAL, labels=names[LABELS]).in_labels(names, 3).labels.tolist() == list("abcabc")  # type: ignore[union-attr]
 
 
-def test_classes_in_another_order_are_refused() -> None:
-    with pytest.raises(DataError, match="has the classes b, a, c, the router was fitted with a, b, c"):
-        Outcomes(LOCAL, class_names=np.array(["b", "a", "c"])).in_labels(np.array(["a", "b", "c"]), 3)
+def test_columns_in_another_order_than_the_router_s_are_matched_by_name() -> None:
+    names, turned = np.array(["a", "b", "c"]), [2, 0, 1]
+    strong = np.full((6, 3), 1 / 3)
+    given = Outcomes(
+        LOCAL[..., turned],
+        labels=np.array([2]).repeat(6),
+        strong_posterior=strong[:, turned],
+        class_names=names[turned],
+    )
+    found = given.in_labels(names, 3)
+    np.testing.assert_array_equal(found.local_posteriors, LOCAL)
+    assert found.labels is not None
+    assert found.labels.tolist() == ["b"] * 6  # column 2 of the file
+
+
+def test_classes_that_contradict_the_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, local_posteriors=LOCAL, class_names=np.array(["a", "b", "c"]))
+    with pytest.raises(
+        DataError, match=r"holds class_names a, b, c, and the classes were given as c, b, a; .* leave out"
+    ):
+        load_outcomes(path, class_names=["c", "b", "a"])
+
+
+def test_other_classes_than_the_router_s_are_refused() -> None:
+    with pytest.raises(DataError, match="has the classes b, a, d, the router was fitted with a, b, c"):
+        Outcomes(LOCAL, class_names=np.array(["b", "a", "d"])).in_labels(np.array(["a", "b", "c"]), 3)
 
 
 def test_text_labels_need_class_names() -> None:

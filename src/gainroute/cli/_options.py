@@ -15,6 +15,7 @@ from gainroute.routing.types import FloatArray
 
 __all__ = [
     "CacheDir",
+    "CheckClassOrder",
     "Classes",
     "Data",
     "DataDir",
@@ -84,6 +85,13 @@ Classes = Annotated[
         metavar="A,B,...",
         show_default=False,
         help="Names of the classes in the order of the posteriors' columns, if the file does not hold them.",
+    ),
+]
+CheckClassOrder = Annotated[
+    bool,
+    typer.Option(
+        "--check-class-order/--no-check-class-order",
+        help="Refuse posteriors whose columns, by the labels, are in another order than the classes.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]

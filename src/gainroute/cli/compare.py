@@ -9,6 +9,7 @@ import typer
 from gainroute._util.progress import show_progress
 from gainroute.cli._loading import read_data
 from gainroute.cli._options import (
+    CheckClassOrder,
     Classes,
     Data,
     FilesCommand,
@@ -49,6 +50,7 @@ def compare(
     labels: Labels = None,
     on: On = None,
     classes: Classes = None,
+    check_class_order: CheckClassOrder = True,
     json: Json = False,
 ) -> None:
     """Compare all routers on your own labelled data, by cross-validation.
@@ -76,6 +78,7 @@ def compare(
                 budgets=rates,
                 folds=folds,
                 seed=seed,
+                check_class_order=check_class_order,
                 progress=bar.advance,
             )
     if json:

@@ -11,6 +11,7 @@ import typer
 
 from gainroute.cli._loading import as_columns, class_names, folder_of, read_data, strong_columns
 from gainroute.cli._options import (
+    CheckClassOrder,
     Classes,
     Data,
     FilesCommand,
@@ -129,6 +130,7 @@ def fit(
     labels: Labels = None,
     on: On = None,
     classes: Classes = None,
+    check_class_order: CheckClassOrder = True,
     json: Json = False,
 ) -> None:
     """Fit a router on calibration data: labelled samples that trained neither route.
@@ -163,6 +165,7 @@ def fit(
             weak_prediction=known.weak_prediction,
             sample_weight=known.sample_weight,
             present=known.present,
+            check_class_order=check_class_order,
         )
         from gainroute.routing.artifacts import save
 

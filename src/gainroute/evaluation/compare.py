@@ -16,6 +16,7 @@ from gainroute._util.resampling import gain_curve, gains_at, interval, replicate
 from gainroute.errors import GainrouteWarning, SettingError, TooFewSamplesError
 from gainroute.evaluation.metrics import outcome_values
 from gainroute.routing.calibrate import folds_of
+from gainroute.routing.class_order import check_class_order as check_order
 from gainroute.routing.inputs import as_local_posteriors, as_utility, as_weights, check_fraction
 from gainroute.routing.labels import as_labels
 from gainroute.routing.router import Router
@@ -144,6 +145,7 @@ def compare_routers(
     budgets: Sequence[float] = (0.1, 0.2, 0.4),
     folds: int = 5,
     seed: int = 0,
+    check_class_order: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Compare routers by cross-validation.
@@ -162,6 +164,8 @@ def compare_routers(
         Escalation rates at which the routers are compared.
     folds, seed
         Every router is fitted on all folds but one and evaluated on that one.
+    check_class_order
+        Whether to refuse columns that, by the labels, are in another order than the classes.
     progress
         Called with a router's name after each fold: folds × routers times.
 
@@ -188,6 +192,8 @@ def compare_routers(
     strong = as_labels(strong_prediction, classes=classes, length=n, name="strong_prediction", missing=True)
     own = None if weak_prediction is None else as_labels(weak_prediction, classes=classes, length=n)
     weight = as_weights(sample_weight, n)
+    if check_class_order:
+        check_order([("local_posteriors", local.mean(axis=0))], truth, None)
     held_out = folds_of(n, int(folds), seed)
     _warn_rare(truth, classes, int(folds))
 
@@ -256,6 +262,7 @@ def _out_of_fold(
                     strong[kept],
                     weak_prediction=None if own is None else own[kept],
                     sample_weight=weight[kept],
+                    check_class_order=False,  # all samples were checked together
                 )
             decision = router.route(local[:, fold], weak_prediction=None if own is None else own[fold])
             scores[name][fold] = decision.score

@@ -123,15 +123,12 @@ class Outcomes:
     def in_labels(self, names: LabelArray | None, classes: int) -> Outcomes:
         """Return labels and predictions as a router fitted with `classes=names` takes them.
 
-        That is as names, or, where `names` is None, as column numbers. A file may hold either, and class names
-        that contradict the router's are refused: its columns would mean something else.
+        That is as names, or, where `names` is None, as column numbers. A file may hold either. Columns in another order
+        than the router's are matched by their class names.
         """
         own = self.class_names
         if own is not None and names is not None and list(map(str, own)) != list(map(str, names)):
-            raise DataError(
-                f"{self.source} has the classes {_some(own)}, the router was fitted with {_some(names)}; bring the "
-                "columns into the router's order, or fit again"
-            )
+            return self._in_order_of(names).in_labels(names, classes)
         given = names if own is None else own
         reader, plain, writer = Labels(classes, given), Labels(classes, None), Labels(classes, names)
         changed: dict[str, Any] = {}
@@ -152,6 +149,27 @@ class Outcomes:
             encode = plain.encode if given is None or numbers else reader.encode
             changed[field] = writer.decode(encode(value, f"{self.source}: {field}", missing=missing))
         return replace(self, class_names=given, **changed)
+
+    def _in_order_of(self, names: LabelArray) -> Outcomes:
+        """Bring the columns, and labels that are column numbers, into the order of these class names."""
+        own = [] if self.class_names is None else [str(name) for name in self.class_names.tolist()]
+        wanted = [str(name) for name in names.tolist()]
+        if sorted(own) != sorted(wanted):
+            raise DataError(
+                f"{self.source} has the classes {_some(own)}, the router was fitted with {_some(names)}; use a file "
+                "with the router's classes, or fit again"
+            )
+        k = len(own)
+        order = [own.index(name) for name in wanted]
+        named = self.in_labels(self.class_names, k)
+        extra = range(k, self.local_posteriors.shape[2])  # the wish to defer
+        strong = self.strong_posterior
+        return replace(
+            named,
+            local_posteriors=self.local_posteriors[..., [*order, *extra]],
+            strong_posterior=None if strong is None else strong[:, order],
+            class_names=names,
+        )
 
 
 COLUMN = {"labels": "label", "ids": "id"}  # Parquet, with one row per sample, uses the singular
@@ -237,6 +255,12 @@ def _from_npz(table: Table, names: LabelArray | None) -> Outcomes:
     found = {key: table.array(key) for key in _KEYS if key in table}
     local = as_local_posteriors(found.pop("local_posteriors"), name=f"{table.source}: local_posteriors")
     if names is not None:
+        held = found.get("class_names")
+        if held is not None and held.tolist() != names.tolist() and sorted(map(str, held)) == sorted(map(str, names)):
+            raise DataError(
+                f"{table.source} holds class_names {_some(held)}, and the classes were given as {_some(names)}; the "
+                "file knows the order of its columns: leave out --classes"
+            )
         found["class_names"] = names
     return Outcomes(local, **found, source=table.source)  # type: ignore[arg-type]
 

@@ -15,6 +15,7 @@ from gainroute.errors import ShapeError
 from gainroute.routing.calibrate import folds_of
 from gainroute.routing.inputs import as_posteriors
 from gainroute.routing.labels import Labels
+from gainroute.routing.named_columns import in_class_order
 from gainroute.routing.pool import LogLinearPooling
 from gainroute.routing.reliability import posterior_given
 from gainroute.routing.samples import Samples
@@ -45,7 +46,7 @@ class FinalAnswer:
     def __call__(self, decision: Decision, strong: ArrayLike | None, names: Labels) -> Answer:
         """Answer every sample; `strong` holds posteriors (E, K) or predictions (E,) of the escalated ones."""
         rows = np.flatnonzero(decision.escalate)
-        given = np.asarray([] if strong is None else strong)
+        given = np.asarray([] if strong is None else in_class_order(strong, names.names, "strong"))
         if len(given) != len(rows):
             raise ShapeError(
                 f"strong has {len(given)} rows, {len(rows)} samples were escalated; pass the strong route's answers "

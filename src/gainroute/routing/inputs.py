@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gainroute.errors import PosteriorError, SettingError, ShapeError
-from gainroute.routing.types import ArrayLike, BoolArray, FloatArray
+from gainroute.routing.named_columns import in_class_order
+from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, LabelArray
 
 __all__ = [
     "SUM_TOLERANCE",
@@ -44,10 +45,18 @@ def _as_floats(values: ArrayLike, name: str) -> FloatArray:
 
 
 def as_local_posteriors(
-    values: Any, *, parties: int | None = None, classes: int | None = None, name: str = "local_posteriors"
+    values: Any,
+    *,
+    parties: int | None = None,
+    classes: int | None = None,
+    class_names: LabelArray | None = None,
+    name: str = "local_posteriors",
 ) -> FloatArray:
-    """Bring posteriors to (M, N, K): shapes are checked here, values by `check_posteriors`."""
-    array = _as_floats(values, name)
+    """Bring posteriors to (M, N, K): shapes are checked here, values by `check_posteriors`.
+
+    The columns of tables are matched to `class_names`.
+    """
+    array = _as_floats(in_class_order(values, class_names, name), name)
     if array.ndim == 2:
         array = array[None]
     if array.ndim != 3:
@@ -69,9 +78,15 @@ def as_local_posteriors(
     return array
 
 
-def as_posteriors(values: ArrayLike, *, classes: int | None = None, name: str = "posteriors") -> FloatArray:
-    """Check one (N, K) array of posteriors, shape and values."""
-    array = _as_floats(values, name)
+def as_posteriors(
+    values: ArrayLike,
+    *,
+    classes: int | None = None,
+    class_names: LabelArray | None = None,
+    name: str = "posteriors",
+) -> FloatArray:
+    """Check one (N, K) array of posteriors, shape and values; the columns of a table are matched to `class_names`."""
+    array = _as_floats(in_class_order(values, class_names, name), name)
     if array.ndim != 2:
         raise ShapeError(f"{name} has shape {array.shape}; (N, K) is needed")
     checked = as_local_posteriors(array, classes=classes, name=name)

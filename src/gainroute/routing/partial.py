@@ -128,6 +128,7 @@ class PartialEscalation:
         party_bytes: Sequence[float],
         *,
         weak_prediction: ArrayLike | None = None,
+        check_class_order: bool = True,
     ) -> Self:
         """Fit on calibration data: samples that trained no route.
 
@@ -141,6 +142,8 @@ class PartialEscalation:
             Bytes of each party's embedding.
         weak_prediction : (N,), optional
             Your own weak answer, as in `Router.fit`.
+        check_class_order
+            Whether to refuse columns that, by the labels, are in another order than the classes.
         """
         router = self.router
         subsets, costs = _checked(subset_predictions, party_bytes, len(as_local_posteriors(local_posteriors)))
@@ -155,6 +158,7 @@ class PartialEscalation:
             present=None,
             classes=router.classes,
             extra_columns=0,
+            check_class_order=check_class_order,
         )
         names = Labels(classes, router.classes)
         answers = [
@@ -168,7 +172,13 @@ class PartialEscalation:
             ]
             return np.stack([np.diagonal(matrix) for matrix in found])
 
-        router.fit(local_posteriors, labels, subset_predictions[largest], weak_prediction=weak_prediction)
+        router.fit(
+            local_posteriors,
+            labels,
+            subset_predictions[largest],
+            weak_prediction=weak_prediction,
+            check_class_order=check_class_order,
+        )
         gain = np.empty((len(samples), len(subsets)))
         everything = np.arange(len(samples))
         for held_out, _, at in cross_fit(router.stages(), samples, router._pipeline):

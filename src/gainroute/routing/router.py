@@ -180,13 +180,15 @@ class Router(Settings):
         weak_prediction: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
         present: ArrayLike | None = None,
+        check_class_order: bool = True,
     ) -> Self:
         """Fit on calibration data: samples that trained neither route.
 
         Parameters
         ----------
         local_posteriors : (M, N, K), list of M arrays (N, K), or (N, K)
-            The posterior of each party in Round 1.
+            The posterior of each party in Round 1. The columns of tables (pandas, polars, pyarrow) are matched to
+            `classes` by name.
         labels : (N,)
             True classes.
         strong_prediction : (N,), optional
@@ -198,6 +200,8 @@ class Router(Settings):
         sample_weight : (N,), optional
         present : (M, N) bool, optional
             Who answered. Samples that lack a party are left out, with a warning.
+        check_class_order
+            Whether to refuse columns that, by the labels, are in another order than the classes.
 
         Returns
         -------
@@ -213,6 +217,7 @@ class Router(Settings):
             present=present,
             classes=self.classes,
             extra_columns=self.extra_columns,
+            check_class_order=check_class_order,
         )
         pipeline, scores = fit_stages(self.stages(), samples)
         self._set(
@@ -248,7 +253,7 @@ class Router(Settings):
         """
         self._check_fitted()
         k = self.n_classes_ + self.extra_columns
-        local = as_local_posteriors(local_posteriors, parties=self.n_parties_, classes=k)
+        local = as_local_posteriors(local_posteriors, parties=self.n_parties_, classes=k, class_names=self.classes)
         n = local.shape[1]
         weak = self._own_weak(weak_prediction, n)
         mask = as_present(present, local.shape[:2])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gainroute.errors import GainrouteWarning, InputError, ShapeError
+from gainroute.routing.class_order import check_class_order as check_order
 from gainroute.routing.inputs import as_local_posteriors, as_posteriors, as_present, as_weights, check_posteriors
 from gainroute.routing.labels import Labels
 from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, IntArray, LabelArray
@@ -54,25 +55,40 @@ def as_samples(
     present: ArrayLike | None,
     classes: LabelArray | None,
     extra_columns: int,
+    check_class_order: bool = True,
 ) -> tuple[Samples, int]:
     """Check what `Router.fit` was given; return the complete samples, and K."""
-    local = as_local_posteriors(local_posteriors)
+    local = as_local_posteriors(local_posteriors, class_names=classes)
     m, n, k = local.shape[0], local.shape[1], local.shape[2] - extra_columns
     names = Labels(k, classes)
     truth = names.encode(labels, "labels", n)
-    posterior = _posterior(strong_posterior, n, k)
+    posterior = _posterior(strong_posterior, n, names)
     strong = _strong(names, n, strong_prediction, posterior)
     weak = None if weak_prediction is None else names.encode(weak_prediction, "weak_prediction", n)
     mask = as_present(present, (m, n))
     check_posteriors(local, mask)
     samples = Samples(local, truth, strong, weak, as_weights(sample_weight, n), posterior)
-    return (samples if mask is None else _complete(samples, mask)), k
+    if mask is not None:
+        samples = _complete(samples, mask)
+    if check_class_order:
+        _check_order(samples, k, classes)
+    return samples, k
 
 
-def _posterior(posterior: ArrayLike | None, n: int, classes: int) -> FloatArray | None:
+def _check_order(samples: Samples, k: int, classes: LabelArray | None) -> None:
+    local = samples.local[..., :k]
+    answers = [("local_posteriors", local.mean(axis=0))]
+    if len(local) > 1:
+        answers += [(f"local_posteriors of party {i}", posterior) for i, posterior in enumerate(local)]
+    if samples.strong_posterior is not None:
+        answers.append(("strong_posterior", samples.strong_posterior))
+    check_order(answers, samples.labels, classes)
+
+
+def _posterior(posterior: ArrayLike | None, n: int, names: Labels) -> FloatArray | None:
     if posterior is None:
         return None
-    q = as_posteriors(posterior, classes=classes, name="strong_posterior")
+    q = as_posteriors(posterior, classes=names.count, class_names=names.names, name="strong_posterior")
     if len(q) != n:
         raise ShapeError(f"strong_posterior has {len(q)} rows for {n} samples; one each is needed")
     return q
