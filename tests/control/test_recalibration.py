@@ -217,7 +217,7 @@ def test_a_certified_threshold_cannot_be_certified_by_a_log():
 
 
 def test_the_shadow_finds_the_better_router_and_says_how_sure_it_is():
-    first, live = world(2000, 2, 4, 1), world(8000, 2, 4, 11)
+    first, live = world(2000, 2, 4, 1), world(16_000, 2, 4, 11)
     new = recalibrate(OLD, logged(first, broken(first)))
     found = compare_shadow(OLD, new, logged(live, broken(live)), rate=0.2)
     truth = accuracy(new, live, broken(live)) - accuracy(OLD, live, broken(live))

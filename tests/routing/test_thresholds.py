@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import binom
+from sklearn.datasets import load_digits
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
 from synthetic import world
 
 import gainroute as gr
-from gainroute.routing.decide import rate_interval
+from gainroute.routing.calibrate import stratified_folds
+from gainroute.routing.decide import ranks_among, rate_interval, scores_at_ranks
+
+
+@functools.cache
+def easy_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Posteriors of one classifier per large view of the digits, labels, and those of a classifier on all of it."""
+    digits = load_digits()
+    images, train = digits.images / 16, np.arange(1797) % 2 == 0
+    views = images[:, :6], images[:, 2:], images[:, :, :6], images[:, :, 2:]
+
+    def posterior(pixels: np.ndarray, model: Any) -> np.ndarray:
+        flat = pixels.reshape(len(pixels), -1)
+        return model.fit(flat[train], digits.target[train]).predict_proba(flat[~train])
+
+    local = np.stack([posterior(view, LogisticRegression(C=10, max_iter=200)) for view in views])
+    return local, digits.target[~train], posterior(images, RandomForestClassifier(100, random_state=0))
 
 
 def test_cross_fitted_thresholds_hold_the_budget_on_new_data():
@@ -71,15 +95,65 @@ def test_certification_refuses_when_it_would_need_more_samples():
 
 
 def test_out_of_fold_scores_come_from_routers_that_never_saw_the_sample():
+    """Each is the score that the final fit gives to the rank it has among the scores of a fit without it."""
     data = world(120, 2, 3, 0)
-    router = gr.ExpectedGainRouter(0.3, folds=10).fit(data.local, data.labels, data.strong)
-    held_out = np.sort(np.random.default_rng(0).permutation(120)[3::10])
+    router = gr.ExpectedGainRouter(0.3).fit(data.local, data.labels, data.strong)
+    held_out = stratified_folds(data.labels, 10)[3]
     kept = np.setdiff1d(np.arange(120), held_out)
     part = data.take(kept)
     alone = gr.ExpectedGainRouter(0.3, threshold="calibration").fit(part.local, part.labels, part.strong)
-    np.testing.assert_allclose(
-        router.threshold_scores_.score[held_out], alone.route(data.local[:, held_out]).score, atol=1e-5
+    below = (alone.route(part.local).score[:, None] < alone.route(data.local[:, held_out]).score).sum(axis=0)
+    final = np.sort(router.route(data.local).score)
+    expected = np.interp((below + 0.5) / (len(kept) + 1) * 121 - 1, np.arange(120), final)
+    np.testing.assert_allclose(router.threshold_scores_.score[held_out], expected, atol=1e-5)
+
+
+def test_a_score_without_a_fit_is_its_own_out_of_fold_score():
+    data = world(90, 2, 3, 0)
+    router = gr.ConfidenceRouter(0.3).fit(data.local, data.labels, data.strong)
+    np.testing.assert_array_equal(router.threshold_scores_.score, router.route(data.local).score)
+
+
+def test_each_class_is_spread_over_the_folds_however_the_classes_are_numbered():
+    labels = np.random.default_rng(0).integers(5, size=103)
+    folds = stratified_folds(labels, 10)
+    assert sorted(np.concatenate(folds).tolist()) == list(range(103))
+    counts = np.array([np.bincount(labels[rows], minlength=5) for rows in folds])
+    assert (counts.max(axis=0) - counts.min(axis=0)).max() <= 1
+    for one, two in zip(folds, stratified_folds(np.array([3, 0, 4, 1, 2])[labels], 10), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 40), st.integers(1, 6))
+def test_ranks_are_carried_over_to_the_scores_at_these_ranks(seed, n, levels):
+    """A rank lies between the weight below and the weight up to a score; at its own ranks a set is found again."""
+    rng = np.random.default_rng(seed)
+    reference, weight = rng.integers(levels, size=n).astype(float), rng.random(n) + 0.1
+    score = np.sort(rng.integers(-1, levels + 1, size=20).astype(float))
+    rank = ranks_among(reference, score, weight, rng)
+    low, high = (
+        np.array([weight[keep(s)].sum() for s in score]) for keep in (lambda s: reference < s, lambda s: reference <= s)
     )
+    own = weight.mean()
+    assert ((low / (weight.sum() + own) < rank) & (rank < (high + own) / (weight.sum() + own))).all()
+    distinct, even = np.sort(rng.random(n)), np.ones(n)
+    own = np.arange(1, n + 1) / (n + 1)
+    np.testing.assert_allclose(scores_at_ranks(distinct, own, even), distinct)
+
+
+@pytest.mark.parametrize("budget", [0.1, 0.4, 0.6, 0.8])
+def test_the_budget_holds_where_most_samples_are_easy(budget):
+    """Four overlapping views of the digits, weak route 97 %, 200 calibration samples: the scores crowd together."""
+    local, labels, strong = easy_digits()
+    rates = []
+    for split in range(8):
+        order = np.random.default_rng(split).permutation(len(labels))
+        fit, new = order[:200], order[200:]
+        router = gr.ExpectedGainRouter(budget).fit(local[:, fit], labels[fit], strong_posterior=strong[fit])
+        rates.append(router.route(local[:, new]).escalate.mean())
+    deviation = np.sqrt(budget * (1 - budget) * (1 / 200 + 1 / len(new)))
+    assert abs(np.mean(rates) - budget) < 0.03
+    assert np.abs(np.array(rates) - budget).max() < 3.5 * deviation
 
 
 def test_ties_never_overshoot():

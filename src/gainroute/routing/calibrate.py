@@ -34,6 +34,7 @@ __all__ = [
     "folds_of",
     "identity_calibration",
     "softmax",
+    "stratified_folds",
     "unseen_classes",
     "warn_unseen",
 ]
@@ -192,6 +193,14 @@ def folds_of(samples: int, folds: int, seed: int = 0) -> list[IntArray]:
     """Held-out rows of each fold, drawn from the number of samples alone, independent of the labels."""
     order = np.random.default_rng(seed).permutation(samples)
     return [np.sort(order[i::folds]) for i in range(min(folds, samples))]
+
+
+def stratified_folds(labels: IntArray, folds: int, seed: int = 0) -> list[IntArray]:
+    """Held-out rows of each fold, with each class spread evenly over the folds, however the classes are numbered."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    _, first, group = np.unique(labels[order], return_index=True, return_inverse=True)
+    order = order[np.argsort(first[group], kind="stable")]
+    return [np.sort(order[i::folds]) for i in range(min(folds, len(labels)))]
 
 
 def fit_dirichlet(

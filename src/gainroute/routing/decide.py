@@ -24,8 +24,10 @@ __all__ = [
     "certified_threshold",
     "check_rule",
     "escalate",
+    "ranks_among",
     "rate_above",
     "rate_interval",
+    "scores_at_ranks",
 ]
 
 ThresholdRule = Literal["calibration", "cross-fitted", "certified"]
@@ -63,7 +65,7 @@ class Threshold:
     rule: ThresholdRule | float | OwnRule
     confidence: float = 0.95
     min_gain: float | None = None
-    folds: int = 20
+    folds: int = 10
     seed: int = 0
 
     @property
@@ -171,6 +173,27 @@ def certified_threshold(scores: ArrayLike, budget: float, confidence: float = 0.
             'threshold; add calibration samples, raise the budget, or use threshold="cross-fitted"'
         )
     return float(np.sort(values)[::-1][int(within[-1])])
+
+
+def ranks_among(reference: FloatArray, score: FloatArray, weight: FloatArray, draw: np.random.Generator) -> FloatArray:
+    """Rank of each score in (0, 1) among the reference scores, which have weights; random within ties."""
+    order = np.argsort(reference, kind="stable")
+    below = np.concatenate([[0.0], np.cumsum(weight[order])])
+    first, last = (np.searchsorted(reference[order], score, side) for side in ("left", "right"))
+    tied = first < last
+    within = np.where(tied, draw.random(len(score)), 0.5)
+    own = weight.mean()  # the weight of the sample itself, between its neighbours or among its ties
+    rank: FloatArray = (below[first] + within * (below[last] - below[first] + own)) / (below[-1] + own)
+    return rank
+
+
+def scores_at_ranks(reference: FloatArray, rank: FloatArray, weight: FloatArray) -> FloatArray:
+    """Quantiles of the reference scores, which have weights: the inverse of `ranks_among`."""
+    order = np.argsort(reference, kind="stable")
+    position = np.cumsum(weight[order]) / (weight.sum() + weight.mean())
+    if np.isfinite(reference).all():
+        return np.interp(rank, position, reference[order])
+    return reference[order][np.minimum(np.searchsorted(position, rank), len(order) - 1)]
 
 
 def rate_above(scores: FloatArray, threshold: float, weight: FloatArray | None = None) -> float:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gainroute.errors import NotFittedError, SettingError, ShapeError
+from gainroute.routing.decide import ranks_among, scores_at_ranks
 from gainroute.routing.inputs import as_local_posteriors
 from gainroute.routing.labels import Labels
-from gainroute.routing.pipeline import cross_fit
+from gainroute.routing.pipeline import Pipeline, cross_fit
 from gainroute.routing.reliability import estimate_confusion
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.samples import as_samples
@@ -179,12 +180,23 @@ class PartialEscalation:
             weak_prediction=weak_prediction,
             check_class_order=check_class_order,
         )
-        gain = np.empty((len(samples), len(subsets)))
-        everything = np.arange(len(samples))
-        for held_out, _, at in cross_fit(router.stages(), samples, router._pipeline):
-            kept = np.setdiff1d(everything, held_out)
-            gain[held_out] = _gains(at.calibrated, reliability(kept), at.weak_prediction)
         self.subsets_, self.bytes_, self.reliability_ = subsets, costs, reliability(slice(None))
+        everything, draw = np.arange(len(samples)), np.random.default_rng(router.seed)
+
+        def gains(pipeline: Pipeline, rows: IntArray, trust: FloatArray) -> FloatArray:
+            part = samples.take(rows)
+            at = pipeline.round_one(part.local, part.weak_prediction)
+            return _gains(at.calibrated, trust, at.weak_prediction)
+
+        in_sample = gains(router._pipeline, everything, self.reliability_)
+        gain = np.empty_like(in_sample)
+        for held_out, fitted, _ in cross_fit(router.stages(), samples, router._pipeline):
+            kept = np.setdiff1d(everything, held_out)
+            trust, weight = reliability(kept), samples.weight[kept]
+            found, reference = gains(fitted, held_out, trust), gains(fitted, kept, trust)
+            for i in range(len(subsets)):  # gains of different fits are compared by rank, as `out_of_fold` does
+                rank = ranks_among(reference[:, i], found[:, i], weight, draw)
+                gain[held_out, i] = scores_at_ranks(in_sample[:, i], rank, samples.weight)
         self._calibration_gain = gain
         self.price_ = self.price_for(self.byte_budget)
         return self

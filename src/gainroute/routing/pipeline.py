@@ -13,8 +13,8 @@ import numpy as np
 
 from gainroute.errors import ShapeError, TooFewSamplesError
 from gainroute.routing.answer import FinalAnswer, crossfit_blend, with_blended_answers
-from gainroute.routing.calibrate import folds_of, unseen_classes, warn_unseen
-from gainroute.routing.decide import Threshold
+from gainroute.routing.calibrate import stratified_folds, unseen_classes, warn_unseen
+from gainroute.routing.decide import Threshold, ranks_among, scores_at_ranks
 from gainroute.routing.reliability import Shrinkage, estimate_confusion
 from gainroute.routing.samples import Samples
 from gainroute.routing.types import (
@@ -170,7 +170,7 @@ def cross_fit(stages: Stages, samples: Samples, warm_start: Pipeline) -> Iterato
     n = len(samples)
     if n < 2:
         raise TooFewSamplesError(f'threshold="cross-fitted" needs at least 2 samples, there is {n}; add samples')
-    for held_out in folds_of(n, stages.threshold.folds, stages.threshold.seed):
+    for held_out in stratified_folds(samples.labels, stages.threshold.folds, stages.threshold.seed):
         kept = np.ones(n, dtype=bool)
         kept[held_out] = False
         fitted = fit_pipeline(stages, samples.take(kept), warm_start=warm_start)
@@ -178,9 +178,23 @@ def cross_fit(stages: Stages, samples: Samples, warm_start: Pipeline) -> Iterato
         yield held_out, fitted, fitted.round_one(part.local, part.weak_prediction)
 
 
-def out_of_fold(stages: Stages, samples: Samples, warm_start: Pipeline) -> tuple[FloatArray, IntArray]:
-    """Scores (N,) and weak answers (N,) of all samples, each by a pipeline fitted without it."""
+def out_of_fold(stages: Stages, samples: Samples, pipeline: Pipeline) -> tuple[FloatArray, IntArray]:
+    """Scores (N,) on the scale of `pipeline`, and weak answers (N,), of all samples, each by a fit without it.
+
+    Scores of two fits differ by an offset that is small, but not small against the distance between scores where most
+    samples are easy: a threshold read off out-of-fold scores then falls on the wrong side of the crowd. So a score is
+    carried over by its rank: among the scores of the fold's own fit, and from there to the score at this rank in
+    `pipeline`. Within ties the rank is random.
+    """
+    in_sample = pipeline.scores(pipeline.round_one(samples.local, samples.weak_prediction))
     score, weak_prediction = np.empty(len(samples)), np.empty(len(samples), dtype=np.int64)
-    for held_out, fitted, round_one in cross_fit(stages, samples, warm_start):
-        score[held_out], weak_prediction[held_out] = fitted.scores(round_one), round_one.weak_prediction
+    draw = np.random.default_rng(stages.threshold.seed)
+    for held_out, fitted, round_one in cross_fit(stages, samples, pipeline):
+        found = fitted.scores(round_one)
+        if not np.array_equal(found, in_sample[held_out]):  # equal where nothing is fitted: ranks would only add noise
+            kept = samples.take(np.setdiff1d(np.arange(len(samples)), held_out))
+            reference = fitted.scores(fitted.round_one(kept.local, kept.weak_prediction))
+            rank = ranks_among(reference, found, kept.weight, draw)
+            found = scores_at_ranks(in_sample, rank, samples.weight)
+        score[held_out], weak_prediction[held_out] = found, round_one.weak_prediction
     return score, weak_prediction

@@ -67,20 +67,20 @@ class Router(Settings):
     budget
         B in [0, 1], the share of samples that may be escalated. 0 escalates none and 1 all, exactly.
     threshold
-        How τ is found. "cross-fitted" (default): the quantile of out-of-fold scores, so that the rate holds on
-        new data. "calibration": the paper's quantile of in-sample scores. "certified": the true rate exceeds
-        B with probability at most 1 − `confidence`; half of the samples fit the router, the other half only
-        sets τ (see `gainroute.certified_threshold` for what voids it). A number is τ itself. A function of your own
-        is called with the out-of-fold scores (`threshold_scores_`) and B, and returns τ.
+        How τ is found. "cross-fitted" (default): the quantile of out-of-fold scores, carried over to the scale of the
+        final fit by their ranks, so that the rate holds on new data. "calibration": the paper's quantile of in-sample
+        scores. "certified": the true rate exceeds B with probability at most 1 − `confidence`; half of the samples
+        fit the router, the other half only sets τ (see `gainroute.certified_threshold` for what voids it). A number is
+        τ itself. A function of your own is called with the out-of-fold scores (`threshold_scores_`) and B, and
+        returns τ.
     confidence
         For "certified".
     min_gain
         τ is never below it; 0 means "never pay for an expected loss". It overrides the budget, even B = 1.
     folds
-        For "cross-fitted". With fewer folds each fit sees fewer samples, and the rate falls further below B
-        (N = 500, K = 10, B = 0.1: 0.077 with 5 folds, 0.089 with 10, 0.095 with 20, 0.098 with 50).
+        For "cross-fitted". Fewer than 10 let the rate drift away from B where a class has few samples.
     seed
-        Seed of the folds and halves, which depend on the number of samples only.
+        Seed of the folds, the halves and the order within ties.
     classes
         Labels in column order, if they are not 0 … K−1.
 
@@ -114,7 +114,7 @@ class Router(Settings):
         threshold: ThresholdRule | float | OwnRule = "cross-fitted",
         confidence: float = 0.95,
         min_gain: float | None = None,
-        folds: int = 20,
+        folds: int = 10,
         seed: int = 0,
         classes: Sequence[Any] | LabelArray | None = None,
     ) -> None:
@@ -125,7 +125,7 @@ class Router(Settings):
             raise SettingError(f"min_gain is {min_gain!r}; a number is needed (0 never pays for a loss), or None")
         self.min_gain = None if min_gain is None else float(min_gain)
         if not isinstance(folds, (int, np.integer)) or folds < 2:
-            raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (20 is a good choice)")
+            raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (10 is a good choice)")
         self.folds = int(folds)
         self.seed = seed
         self.classes = as_classes(classes)
