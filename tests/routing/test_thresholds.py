@@ -98,7 +98,7 @@ def test_out_of_fold_scores_come_from_routers_that_never_saw_the_sample():
     """Each is the score that the final fit gives to the rank it has among the scores of a fit without it."""
     data = world(120, 2, 3, 0)
     router = gr.ExpectedGainRouter(0.3).fit(data.local, data.labels, data.strong)
-    held_out = stratified_folds(data.labels, 10)[3]
+    held_out = stratified_folds(data.labels, 20)[3]
     kept = np.setdiff1d(np.arange(120), held_out)
     part = data.take(kept)
     alone = gr.ExpectedGainRouter(0.3, threshold="calibration").fit(part.local, part.labels, part.strong)

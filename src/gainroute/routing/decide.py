@@ -65,7 +65,7 @@ class Threshold:
     rule: ThresholdRule | float | OwnRule
     confidence: float = 0.95
     min_gain: float | None = None
-    folds: int = 10
+    folds: int = 20
     seed: int = 0
 
     @property

@@ -78,7 +78,7 @@ class Router(Settings):
     min_gain
         τ is never below it; 0 means "never pay for an expected loss". It overrides the budget, even B = 1.
     folds
-        For "cross-fitted". Fewer than 10 let the rate drift away from B where a class has few samples.
+        For "cross-fitted". Fewer than 10 folds let the rate drift away from B where a class has few samples.
     seed
         Seed of the folds, the halves and the order within ties.
     classes
@@ -114,7 +114,7 @@ class Router(Settings):
         threshold: ThresholdRule | float | OwnRule = "cross-fitted",
         confidence: float = 0.95,
         min_gain: float | None = None,
-        folds: int = 10,
+        folds: int = 20,
         seed: int = 0,
         classes: Sequence[Any] | LabelArray | None = None,
     ) -> None:
@@ -125,7 +125,7 @@ class Router(Settings):
             raise SettingError(f"min_gain is {min_gain!r}; a number is needed (0 never pays for a loss), or None")
         self.min_gain = None if min_gain is None else float(min_gain)
         if not isinstance(folds, (int, np.integer)) or folds < 2:
-            raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (10 is a good choice)")
+            raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (20 is a good choice)")
         self.folds = int(folds)
         self.seed = seed
         self.classes = as_classes(classes)

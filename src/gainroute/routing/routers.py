@@ -199,7 +199,7 @@ class ExpectedGainRouter(CalibratingRouter):
         threshold: ThresholdRule | float | OwnRule = "cross-fitted",
         confidence: float = 0.95,
         min_gain: float | None = None,
-        folds: int = 10,
+        folds: int = 20,
         seed: int = 0,
         classes: Sequence[Any] | LabelArray | None = None,
     ) -> None:
