@@ -52,7 +52,7 @@ def test_it_answers_tells_of_a_dead_party_and_leaves_nothing_behind(run, tmp_pat
         pids = [p["pid"] for p in told["parties"]]
         os.kill(pids[1], signal.SIGKILL)
         wait_until(lambda: "party right" in served.errors.read_text(), 30)
-        assert "It is not restarted" in served.errors.read_text()
+        assert "It is not restarted, and without it requests are refused" in served.errors.read_text()
         wait_until(lambda: httpx.get(f"{served.url}/api/status").json()["parties"][1]["state"] == "unavailable", 30)
         assert served.ask(told["example_ids"][:2]).status_code == 503
         assert alive(pids[0])

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from torch import Tensor, nn
 
 import gainroute as gr
-from gainroute.errors import ArtifactError, DataError, LabelError, MissingExtraError, NotAnArtifactError
+from gainroute.errors import ArtifactError, DataError, LabelError, MissingExtraError, NotAnArtifactError, SettingError
 from gainroute.experiments.run_report import report_run
 from gainroute.routing.payload import round_trip
 from gainroute.training.models.local import LocalCNN, LocalMLP
@@ -225,3 +225,26 @@ def test_what_cannot_be_trained_or_answered_is_said(tmp_path: Path) -> None:
     np.savez(labels, labels=np.full(30, "dog"), ids=ids)
     with pytest.raises(LabelError, match="'dog' was not in training: the classes are ant, bee, cat"):
         answer_views(*run, views, labels)
+
+
+def test_a_folder_that_holds_another_run_is_refused_unless_overwritten_and_nothing_stale_stays(tmp_path: Path) -> None:
+    views, labels = _files(tmp_path / "old")
+    out = tmp_path / "run"
+    train_run(views, labels, out, settings=_quick())
+    (out / "results.json").write_text("{}")
+    train_run(views, labels, out, settings=_quick(), budget=0.4)  # the same models
+    with pytest.raises(DataError, match=r"holds another run, of other data or settings; .* --overwrite"):
+        train_run(views[:2], labels, out, settings=_quick())
+    assert (out / "parties" / "card").is_dir()
+    before = set((out / "work").iterdir())
+    train_run(views[:2], labels, out, settings=_quick(), overwrite=True)
+    assert sorted(folder.name for folder in (out / "parties").iterdir()) == ["front", "vitals"]
+    assert not (out / "results.json").exists()
+    assert {path.name for path in before & set((out / "work").iterdir())} == {"fingerprint"}
+
+
+def test_a_run_on_a_device_that_is_not_there_does_not_start(tmp_path: Path) -> None:
+    views, labels = _files(tmp_path / "old")
+    with pytest.raises(SettingError, match="device is 'cuda:9'"):
+        train_run(views, labels, tmp_path / "run", settings=_quick(), device="cuda:9")
+    assert not (tmp_path / "run").exists()

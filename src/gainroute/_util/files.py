@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -14,7 +15,7 @@ import numpy as np
 
 from gainroute.errors import StorageError
 
-__all__ = ["FileState", "file_state", "plain", "write_bytes", "write_json", "write_npz"]
+__all__ = ["FileState", "file_state", "plain", "writable_folder", "write_bytes", "write_json", "write_npz"]
 
 FileState = tuple[tuple[int, int, int] | None, ...]
 
@@ -45,10 +46,27 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = Fa
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = f": {len(data):,} bytes are needed" if full else f" in the folder {target.parent.absolute()}"
+        remedy = "free some space or choose another folder" if full else "choose a folder that you may write to"
         raise StorageError(
-            f"{target} could not be written ({error.strerror or error}): {len(data):,} bytes are needed; an earlier "
-            "version of the file is unchanged: free some space or choose another folder, then run the command again"
+            f"{target} could not be written ({error.strerror or error}){why}; an earlier version of the file is "
+            f"unchanged: {remedy}, then run the command again"
         ) from error
+
+
+def writable_folder(path: str | os.PathLike[str]) -> Path:
+    """Create a folder if needed; raises StorageError, before any work is done, if files cannot be written there."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise StorageError(
+            f"the folder {folder.absolute()} cannot be written to ({error.strerror or error}); choose another one"
+        ) from error
+    return folder
 
 
 def write_json(path: str | os.PathLike[str], body: Any) -> None:

@@ -1,4 +1,4 @@
-"""SHA-256 of files."""
+"""SHA-256 of files and texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gainroute.errors import DataError
 
-__all__ = ["hash_contents", "hash_named_files"]
+__all__ = ["hash_contents", "hash_named_files", "hash_text"]
 
 BLOCK = 1 << 20
 
@@ -21,6 +21,11 @@ def hash_named_files(files: Iterable[tuple[str, Path]]) -> str:
         _update(part, path)
         whole.update(f"{name}\0{part.hexdigest()}\n".encode())
     return whole.hexdigest()
+
+
+def hash_text(text: str) -> str:
+    """SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def hash_contents(*paths: Path) -> str:

@@ -9,6 +9,7 @@ from warnings import warn
 
 import numpy as np
 
+from gainroute._util.files import writable_folder
 from gainroute.errors import DataError, GainrouteWarning
 from gainroute.io.posteriors import Outcomes, load_outcomes
 from gainroute.routing.inputs import as_local_posteriors
@@ -85,5 +86,5 @@ def class_names(router: Router) -> list[str]:
 
 def folder_of(path: Path) -> Path:
     """Create the folder of a file, and return the file's path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    writable_folder(path.parent)
     return path

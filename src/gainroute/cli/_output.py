@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["budget_text", "console", "guarded", "notes", "percent", "print_json", "table"]
+__all__ = ["budget_text", "console", "guarded", "notes", "percent", "print_json", "resumable", "table"]
 
 P = ParamSpec("P")
 PIPED_WIDTH = 160  # if the output is not a terminal
 
 
-def guarded(command: Callable[P, None]) -> Callable[P, None]:
+def guarded(command: Callable[P, None], interrupted: str = "interrupted") -> Callable[P, None]:
     """Turn user errors into one paragraph and exit code 2; anything else is a bug and keeps its traceback."""
 
     @functools.wraps(command)
@@ -39,10 +39,15 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             typer.echo(f"gainroute: {error}", err=True)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
-            typer.echo("gainroute: interrupted", err=True)
+            typer.echo(f"gainroute: {interrupted}", err=True)
             raise typer.Exit(130) from None
 
     return run
+
+
+def resumable(command: Callable[P, None]) -> Callable[P, None]:
+    """`guarded`, for a command that keeps checkpoints."""
+    return guarded(command, "interrupted; the same command resumes where it stopped")
 
 
 @contextmanager

@@ -9,12 +9,12 @@ import typer
 
 from gainroute.cli._extras import needing
 from gainroute.cli._options import Json
-from gainroute.cli._output import console, guarded, notes, print_json
+from gainroute.cli._output import console, notes, print_json, resumable
 
 __all__ = ["demo", "register"]
 
 
-@guarded
+@resumable
 def demo(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the report and the figures go.")

@@ -9,7 +9,7 @@ import typer
 
 from gainroute.cli._extras import needing
 from gainroute.cli._options import CacheDir, DataDir, Device, Json, ManyCommand, RecordsDir, ReportDir
-from gainroute.cli._output import guarded, notes, print_json
+from gainroute.cli._output import notes, print_json, resumable
 from gainroute.cli.report import CACHE, RECORDS, RESULTS, comparison_pages_or_note, print_overview
 
 __all__ = ["register", "reproduce"]
@@ -17,7 +17,7 @@ __all__ = ["register", "reproduce"]
 SEEDS = {"digits": 5, "modelnet40": 5, "cifar10": 3, "cifar100": 3}  # those of the published results
 
 
-@guarded
+@resumable
 def reproduce(
     experiment: Annotated[
         str,

@@ -9,12 +9,12 @@ import typer
 
 from gainroute.cli._extras import needing
 from gainroute.cli._options import Device, IdColumn, Json, LabelColumn, LabelFile, ManyCommand, Views
-from gainroute.cli._output import console, guarded, notes, print_json
+from gainroute.cli._output import console, notes, print_json, resumable
 
 __all__ = ["register", "train"]
 
 
-@guarded
+@resumable
 def train(
     views: Views,
     labels: LabelFile,
@@ -43,6 +43,9 @@ def train(
     label_column: LabelColumn = "label",
     seed: Annotated[int, typer.Option(help="Seed of the splits and of training.")] = 0,
     device: Device = "cpu",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace another run that the folder holds; it is refused otherwise.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train both routes on your own views, calibrate a router, and evaluate it on a held-out part.
@@ -62,7 +65,7 @@ def train(
             views, labels, out, budget=budget, codec=codec, seed=seed, test=test,
             calibration=calibration,
             id_column=id_column, label_column=label_column, kinds=parse_kinds(kind or []), epochs=epochs,
-            local_epochs=local_epochs, device=device, progress=progress,
+            local_epochs=local_epochs, device=device, progress=progress, overwrite=overwrite,
         )  # fmt: skip
         results = report_run(trained, progress)
     if json:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gainroute._util.arrays import shown
 from gainroute.control.score_scale import CalibrationScale
 from gainroute.control.token_bucket import TokenBucket
 from gainroute.errors import SettingError
@@ -351,7 +352,7 @@ class _Track:
 
 def _check_step(step: float) -> float:
     if not isinstance(step, (int, float, np.integer, np.floating)) or not 0 < step <= 1:
-        raise SettingError(f"step is {step!r}; it lies in (0, 1]: None for the default, 1/39 at most")
+        raise SettingError(f"step is {shown(step)}; it lies in (0, 1]: None for the default, 1/39 at most")
     return float(step)
 
 

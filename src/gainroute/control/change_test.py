@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gainroute._util.arrays import shown
 from gainroute.errors import SettingError, ShapeError
 from gainroute.routing.types import FloatArray
 
@@ -65,7 +66,9 @@ class ChangeTest:
 
     def __init__(self, horizon: int, false_alarm: float, *, tallies: int = 0) -> None:
         if not 0 < false_alarm < 1:
-            raise SettingError(f"false_alarm is {false_alarm!r}; a probability between 0 and 1 is needed, such as 0.01")
+            raise SettingError(
+                f"false_alarm is {shown(false_alarm)}; a probability between 0 and 1 is needed, such as 0.01"
+            )
         self.horizon, self.limit = horizon, 1 / false_alarm
         self.alarm = False
         self.evidence = 0.0

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+from gainroute._util.arrays import shown
 from gainroute.errors import SettingError
 
 __all__ = ["TokenBucket"]
@@ -56,8 +57,8 @@ class TokenBucket:
             raise SettingError(f"per is {per!r}; allowed are 'second' and 'sample'")
         if (unit == "bytes") != (size is not None):
             raise SettingError(
-                f"unit is {unit!r} and size {size!r}; with 'bytes', and only then, size is the bytes of one escalated "
-                "sample"
+                f"unit is {unit!r} and size {shown(size)}; with 'bytes', and only then, size is the bytes of one "
+                "escalated sample"
             )
         self.rate, self.burst = _amount(rate, "rate"), _amount(burst, "burst")
         self.unit, self.per = unit, per
@@ -110,5 +111,5 @@ class TokenBucket:
 
 def _amount(value: float, name: str) -> float:
     if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise SettingError(f"{name} is {value!r}; a number above 0 is needed")
+        raise SettingError(f"{name} is {shown(value)}; a number above 0 is needed")
     return float(value)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gainroute._util.arrays import shown
 from gainroute._util.importing import load_object
 from gainroute._util.resampling import gain_curve, gains_at, interval, replicates, resamples
 from gainroute.errors import GainrouteWarning, SettingError, TooFewSamplesError
@@ -179,7 +180,7 @@ def compare_routers(
     local = as_local_posteriors(local_posteriors)
     n = local.shape[1]
     if not isinstance(folds, (int, np.integer)) or folds < 2:
-        raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (5 is a good choice)")
+        raise SettingError(f"folds is {shown(folds)}; an integer of 2 or more is needed (5 is a good choice)")
     if n < 2 * folds:
         raise TooFewSamplesError(f"{n} samples are too few for {folds} folds; at least {2 * folds} are needed")
     if not len(budgets):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gainroute._util.arrays import shown
 from gainroute.errors import SettingError, ShapeError
 from gainroute.routing.decide import escalate
 from gainroute.routing.inputs import as_posteriors, as_utility, check_fraction
@@ -149,7 +150,7 @@ def operating_point(
     (0.5, 1.0, 1.0)
     """
     if (rate is None) == (threshold is None):
-        raise SettingError(f"rate is {rate!r} and threshold {threshold!r}; give exactly one of them")
+        raise SettingError(f"rate is {shown(rate)} and threshold {shown(threshold)}; give exactly one of them")
     if threshold is not None:
         s, counts, base = _count(score, weak_prediction, strong_prediction, labels, utility)
         chosen = escalate(s, threshold)

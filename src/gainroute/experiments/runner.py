@@ -74,12 +74,13 @@ def run_cell(
     """
     # torch is imported here and not above: a config and a record are read without it.
     from gainroute.training.checkpoint import CheckpointStore
-    from gainroute.training.optimise import threads
+    from gainroute.training.optimise import check_device, threads
     from gainroute.training.prepare import prepare_dataset
     from gainroute.training.routes import train_routes
     from gainroute.training.run import describe_training
     from gainroute.training.trained_run import write_run
 
+    check_device(device)
     dataset = load_dataset(config.data, data_dir)
     prepared = prepare_dataset(dataset, config.data.calibration, seed, repr(config.data))
     store = CheckpointStore(None if work_dir is None else Path(work_dir) / config.name / f"seed{seed}")

@@ -1,7 +1,7 @@
 """A complete federation on this machine: one process per party and a coordinator, on loopback, with mutual TLS.
 
 Certificates, settings and logs are in a private temporary folder that is removed at the end. Nothing is restarted: when
-a party ends, a message says so and the coordinator continues without it; when the coordinator ends, everything stops.
+a party ends, a message says so, and the coordinator refuses requests; when the coordinator ends, everything stops.
 """
 
 from __future__ import annotations
@@ -265,7 +265,10 @@ async def _watch(children: Sequence[ChildProcess], asked: asyncio.Future[Any], s
             for child in [waiting.pop(task) for task in list(waiting) if task in done]:
                 if child.kind == "coordinator":
                     raise ProcessEndedError(f"{child.how_it_ended()}; everything is stopped")
-                say(f"{child.how_it_ended()}. It is not restarted; the coordinator continues without it")
+                say(
+                    f"{child.how_it_ended()}. It is not restarted, and without it requests are refused: stop with "
+                    "Ctrl-C and run the command again"
+                )
     finally:
         for task in waiting:
             task.cancel()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gainroute._util.arrays import shown
 from gainroute.errors import DataError, InputError
 
 __all__ = ["id_texts", "rows_by_id"]
@@ -27,8 +28,8 @@ def _id_text(value: Any) -> str:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise InputError(f"id {value!r} is not UTF-8; ids are text or whole numbers") from None
-    raise InputError(f"id {value!r} is of type {type(value).__name__}; ids are text or whole numbers")
+            raise InputError(f"id {shown(value)} is not UTF-8; ids are text or whole numbers") from None
+    raise InputError(f"id {shown(value)} is of type {type(value).__name__}; ids are text or whole numbers")
 
 
 def rows_by_id(ids: Sequence[Any], source: str, name: str = "id") -> dict[Any, int]:
@@ -48,7 +49,7 @@ def rows_by_id(ids: Sequence[Any], source: str, name: str = "id") -> dict[Any, i
     if len(rows) < len(ids):
         twice = next(value for row, value in enumerate(ids) if rows[value] != row)
         raise DataError(
-            f"{source}: {name} {twice!r} occurs more than once ({len(ids) - len(rows)} rows repeat an id); ids have to "
-            "be different: drop or merge the rows"
+            f"{source}: {name} {shown(twice)} occurs more than once ({len(ids) - len(rows)} rows repeat an id); ids "
+            "have to be different: drop or merge the rows"
         )
     return rows

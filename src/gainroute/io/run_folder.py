@@ -10,16 +10,19 @@
       server/head.safetensors, masked.safetensors
       server/router.safetensors     the calibrated router, with the hashes of all models
       record.npz, results.json, report.html
+      work/                         checkpoints, and which run they belong to
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gainroute._util.files import write_bytes
 from gainroute._util.hashing import hash_contents, hash_named_files
 from gainroute.errors import DataError, NotAnArtifactError
 from gainroute.routing.payload import check_codec
@@ -142,6 +145,35 @@ class RunFolder:
     def report(self) -> Path:
         """The report, HTML."""
         return self.path / "report.html"
+
+    @property
+    def work(self) -> Path:
+        """Checkpoints, from which an interrupted run is resumed."""
+        return self.path / "work"
+
+    def claim(self, fingerprint: str, *, overwrite: bool = False) -> None:
+        """Reserve the folder for the run of this fingerprint; raises DataError if it holds another one.
+
+        Parameters
+        ----------
+        fingerprint
+            Of the data and settings: the run with the same one is resumed.
+        overwrite
+            Whether to delete everything that belongs to another run.
+        """
+        owner = self.work / "fingerprint"
+        held = owner.read_text() if owner.is_file() else None
+        if held != fingerprint and (self.exists() or held is not None):
+            if not overwrite:
+                raise DataError(
+                    f"{self.path} holds another run, of other data or settings; choose another folder, or replace it "
+                    "with --overwrite"
+                )
+            for file in (self.description, self.record, self.results, self.report):
+                file.unlink(missing_ok=True)
+            for folder in (self.path / "parties", self.server.path, self.work):
+                shutil.rmtree(folder, ignore_errors=True)
+        write_bytes(owner, fingerprint.encode())
 
     def party(self, name: str) -> PartyFolder:
         """The folder of one party."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +25,12 @@ from gainroute.routing.types import BoolArray, FloatArray
 __all__ = ["PathLike", "Table", "file_format", "read_table", "write_parquet"]
 
 PathLike = str | os.PathLike[str]
+
+# What numpy and zipfile raise on damaged files, depending on where the damage is.
+UNREADABLE = (
+    zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, ValueError, KeyError, AttributeError, TypeError,
+    NotImplementedError, RuntimeError, SyntaxError, MemoryError, OverflowError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,8 +206,10 @@ def _read_npz(path: PathLike, only: Collection[str] | None) -> Table:
             return Table(str(path), "npz", arrays, tuple(file.files))
     except DataError:
         raise
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, AttributeError, TypeError) as error:
-        raise DataError(f"{path} is not an .npz file, or truncated ({error}); write it with numpy.savez") from error
+    except UNREADABLE as error:
+        raise DataError(
+            f"{path} is not an .npz file, or truncated or damaged ({error}); write it again with numpy.savez"
+        ) from error
 
 
 def _read_array(file: Mapping[str, Any], name: str, path: PathLike) -> npt.NDArray[Any]:

@@ -132,14 +132,16 @@ def align(
         raise DataError(f"{without[0]} has no ids while others have: give ids to all or to none")
     reference = named[-1][1] if labels is not None else named[0][1]
     assert reference is not None  # noqa: S101 (for the type checker)
-    problems = []
+    # As text, as the service compares them: one file may hold 7 and another one "7".
+    known, problems = set(map(str, reference.tolist())), []
     for name, ids, _ in named:
         assert ids is not None  # noqa: S101 (for the type checker)
-        lacking, extra = np.setdiff1d(reference, ids), np.setdiff1d(ids, reference)
-        if len(lacking):
-            problems.append(f"{name} lacks {len(lacking)} (such as {lacking[0]!r})")
-        if len(extra):
-            problems.append(f"{name} has {len(extra)} unknown to the others (such as {extra[0]!r})")
+        own = set(map(str, ids.tolist()))
+        lacking, extra = sorted(known - own), sorted(own - known)
+        if lacking:
+            problems.append(f"{name} lacks {len(lacking)} (such as {lacking[0]})")
+        if extra:
+            problems.append(f"{name} has {len(extra)} unknown to the others (such as {extra[0]})")
     if problems:
         raise DataError(f"ids do not align: {'; '.join(problems)}. Keep the samples that all parties have")
     ordered = [view.take(_order(view.ids, reference)) for view in views]
@@ -148,5 +150,5 @@ def align(
 
 
 def _order(ids: LabelArray | None, reference: LabelArray) -> npt.NDArray[np.int64]:
-    rows = rows_by_id(() if ids is None else ids.tolist(), "ids")
-    return np.array([rows[value] for value in reference.tolist()], dtype=np.int64)
+    rows = rows_by_id(() if ids is None else [str(value) for value in ids.tolist()], "ids")
+    return np.array([rows[str(value)] for value in reference.tolist()], dtype=np.int64)

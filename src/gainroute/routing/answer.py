@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gainroute._util.arrays import from_tensors
 from gainroute.errors import ShapeError
 from gainroute.routing.calibrate import folds_of
 from gainroute.routing.inputs import as_posteriors
@@ -46,7 +47,7 @@ class FinalAnswer:
     def __call__(self, decision: Decision, strong: ArrayLike | None, names: Labels) -> Answer:
         """Answer every sample; `strong` holds posteriors (E, K) or predictions (E,) of the escalated ones."""
         rows = np.flatnonzero(decision.escalate)
-        given = np.asarray([] if strong is None else in_class_order(strong, names.names, "strong"))
+        given = np.asarray([] if strong is None else from_tensors(in_class_order(strong, names.names, "strong")))
         if len(given) != len(rows):
             raise ShapeError(
                 f"strong has {len(given)} rows, {len(rows)} samples were escalated; pass the strong route's answers "

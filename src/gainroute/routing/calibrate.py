@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from gainroute._util.arrays import shown
 from gainroute._util.blas import one_thread
 from gainroute._util.registry import Registry
 from gainroute.errors import GainrouteWarning, SettingError
@@ -288,7 +289,9 @@ def check_choices(lam: float | Literal["cv"], eps: float | Literal["cv"]) -> Non
     for value, name in ((lam, "lam"), (eps, "eps")):
         if isinstance(value, str):
             if value != "cv":
-                raise SettingError(f'{name} is {value!r}; it is a number > 0, or "cv" to choose it by cross-validation')
+                raise SettingError(
+                    f'{name} is {shown(value)}; it is a number > 0, or "cv" to choose it by cross-validation'
+                )
         else:
             check_positive(value, name)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import bdtr, betaincinv
 
+from gainroute._util.arrays import shown
 from gainroute.errors import SettingError, ShapeError, TooFewSamplesError
 from gainroute.routing.inputs import as_weights, check_fraction
 from gainroute.routing.samples import Samples
@@ -54,7 +55,8 @@ def check_rule(threshold: Any) -> ThresholdRule | float | OwnRule:
         return float(threshold)
     allowed = ", ".join(map(repr, THRESHOLD_RULES))
     raise SettingError(
-        f"threshold is {threshold!r}; allowed are {allowed}, a number to use as τ, or a function of the scores and B"
+        f"threshold is {shown(threshold)}; allowed are {allowed}, a number to use as τ, or a function of the scores "
+        "and B"
     )
 
 

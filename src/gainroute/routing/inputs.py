@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gainroute._util.arrays import from_tensors, shown
 from gainroute.errors import PosteriorError, SettingError, ShapeError
 from gainroute.routing.named_columns import in_class_order
 from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, LabelArray
@@ -25,13 +26,14 @@ __all__ = [
 ]
 
 SUM_TOLERANCE = 1e-3
+BFLOAT16_TOLERANCE = 0.02
 
 Choice = TypeVar("Choice", bound=str)
 
 
 def _as_floats(values: ArrayLike, name: str) -> FloatArray:
     try:
-        array = np.asarray(values)
+        array = np.asarray(from_tensors(values))
     except ValueError as error:
         raise ShapeError(
             f"{name} is ragged ({error}); every party needs the same samples and classes: pass (M, N, K), "
@@ -41,7 +43,16 @@ def _as_floats(values: ArrayLike, name: str) -> FloatArray:
         raise PosteriorError(f"{name} has dtype {array.dtype}; posteriors are numbers: convert to a float array")
     if array.dtype.kind != "f":
         array = array.astype(np.float64)
+    if _is_bfloat16(values):
+        # Eight bits of precision: a softmax sums to one only within half a per cent or so.
+        sums = array.sum(axis=-1, keepdims=True)
+        array = np.where(np.abs(sums - 1) <= BFLOAT16_TOLERANCE, array / sums, array)
     return array
+
+
+def _is_bfloat16(values: Any) -> bool:
+    first = values[0] if isinstance(values, (list, tuple)) and values else values
+    return str(getattr(first, "dtype", "")) == "torch.bfloat16"
 
 
 def as_local_posteriors(
@@ -129,7 +140,7 @@ def as_present(present: ArrayLike | None, shape: tuple[int, int]) -> BoolArray |
     """Check a mask of parties by samples; all present is None."""
     if present is None:
         return None
-    mask = np.asarray(present)
+    mask = np.asarray(from_tensors(present))
     if mask.ndim == 1 and shape[0] == 1:
         mask = mask[None]
     if mask.shape != shape:
@@ -143,7 +154,7 @@ def as_weights(values: ArrayLike | None, length: int) -> FloatArray:
     """Check sample weights, (N,); ones without them."""
     if values is None:
         return np.ones(length)
-    weights = np.asarray(values, dtype=np.float64)
+    weights = np.asarray(from_tensors(values), dtype=np.float64)
     if weights.shape != (length,):
         raise ShapeError(f"sample_weight has shape {weights.shape}; ({length},) is needed")
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
@@ -155,7 +166,7 @@ def as_utility(utility: ArrayLike | None, classes: int) -> FloatArray | None:
     """Check a (K, K) utility: rows truth, columns answer."""
     if utility is None:
         return None
-    matrix = np.asarray(utility, dtype=np.float64)
+    matrix = np.asarray(from_tensors(utility), dtype=np.float64)
     if matrix.shape != (classes, classes):
         raise ShapeError(
             f"utility has shape {matrix.shape}; ({classes}, {classes}) is needed: rows truth, columns answer"
@@ -168,19 +179,19 @@ def as_utility(utility: ArrayLike | None, classes: int) -> FloatArray | None:
 def check_fraction(value: float, name: str, remedy: str) -> float:
     """Refuse a value that is not a number in [0, 1]."""
     if not isinstance(value, (int, float, np.integer, np.floating)) or not 0 <= value <= 1:
-        raise SettingError(f"{name} is {value!r}; it lies in [0, 1]: {remedy}")
+        raise SettingError(f"{name} is {shown(value)}; it lies in [0, 1]: {remedy}")
     return float(value)
 
 
 def check_positive(value: float, name: str) -> float:
     """Refuse a value that is not a positive finite number."""
     if not isinstance(value, (int, float, np.integer, np.floating)) or not 0 < value < np.inf:
-        raise SettingError(f'{name} is {value!r}; it is a number > 0, or "cv" to choose it by cross-validation')
+        raise SettingError(f'{name} is {shown(value)}; it is a number > 0, or "cv" to choose it by cross-validation')
     return float(value)
 
 
 def one_of(value: Choice, name: str, allowed: Sequence[str]) -> Choice:
     """Refuse a setting that is not one of the allowed names."""
     if value not in allowed:
-        raise SettingError(f"{name} is {value!r}; allowed are {', '.join(map(repr, allowed))}")
+        raise SettingError(f"{name} is {shown(value)}; allowed are {', '.join(map(repr, allowed))}")
     return value

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gainroute._util.arrays import from_tensors, shown
 from gainroute.errors import LabelError, ShapeError
 from gainroute.routing.types import ArrayLike, IntArray, LabelArray
 
@@ -90,7 +91,7 @@ def as_labels(
     missing
         Whether −1, None and NaN may stand for "no answer"; they become −1.
     """
-    array = np.asarray(values)
+    array = np.asarray(from_tensors(values))
     if array.ndim != 1:
         raise ShapeError(f"{name} has shape {array.shape}; one label per sample, (N,), is needed")
     if length is not None and len(array) != length:
@@ -104,7 +105,7 @@ def as_labels(
         value = given[i]
         absent = value is None or value != value or value == -1  # noqa: PLR0124 (NaN is the one unequal to itself)
         if not (missing and absent):
-            raise LabelError(f"{name}[{i}] is {value!r}; classes= allows {_preview(list(column))}")
+            raise LabelError(f"{name}[{i}] is {shown(value)}; classes= allows {_preview(list(column))}")
     return encoded
 
 
@@ -116,12 +117,12 @@ def _as_columns(array: LabelArray, classes: int | None, name: str, missing: bool
         whole = np.where(blank, -1, array)
         if not np.all(whole == np.floor(whole)):
             wrong = array[whole != np.floor(whole)][0]
-            raise LabelError(f"{name} holds {wrong!r}; integers 0 … K−1 are needed, or labels listed in classes=")
+            raise LabelError(f"{name} holds {shown(wrong)}; integers 0 … K−1 are needed, or labels listed in classes=")
         array = whole
     elif array.dtype.kind not in "iub":
         raise LabelError(
-            f"{name} has dtype {array.dtype} (first: {array[0]!r}); integers 0 … K−1 are needed, or pass classes= with "
-            "the labels in column order"
+            f"{name} has dtype {array.dtype} (first: {shown(array[0])}); integers 0 … K−1 are needed, or pass classes= "
+            "with the labels in column order"
         )
     encoded = array.astype(np.int64)
     low = -1 if missing else 0
@@ -137,5 +138,5 @@ def _as_columns(array: LabelArray, classes: int | None, name: str, missing: bool
 
 
 def _preview(items: list[Any], most: int = 8) -> str:
-    shown = ", ".join(repr(i) for i in items[:most])
-    return shown + (f", … ({len(items)} in all)" if len(items) > most else "")
+    listed = ", ".join(shown(i) for i in items[:most])
+    return listed + (f", … ({len(items)} in all)" if len(items) > most else "")

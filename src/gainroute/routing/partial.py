@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gainroute._util.arrays import shown
 from gainroute.errors import NotFittedError, SettingError, ShapeError
 from gainroute.routing.decide import ranks_among, scores_at_ranks
 from gainroute.routing.inputs import as_local_posteriors
@@ -115,7 +116,7 @@ class PartialEscalation:
     def __init__(self, byte_budget: float, router: ExpectedGainRouter | None = None) -> None:
         if not (isinstance(byte_budget, (int, float, np.integer, np.floating)) and byte_budget >= 0):
             raise SettingError(
-                f"byte_budget is {byte_budget!r}; a number of bytes per sample, 0 or more, is needed (see "
+                f"byte_budget is {shown(byte_budget)}; a number of bytes per sample, 0 or more, is needed (see "
                 "gr.communication_cost for the cost of asking all parties)"
             )
         self.byte_budget = float(byte_budget)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from gainroute._util.arrays import shown
 from gainroute._util.parameters import Settings
 from gainroute.errors import InputError, NotFittedError, SettingError
 from gainroute.routing.calibrate import identity_calibration
@@ -122,10 +123,10 @@ class Router(Settings):
         self.threshold = check_rule(threshold)
         self.confidence = check_fraction(confidence, "confidence", "such as 0.95")
         if min_gain is not None and not isinstance(min_gain, (int, float, np.integer, np.floating)):
-            raise SettingError(f"min_gain is {min_gain!r}; a number is needed (0 never pays for a loss), or None")
+            raise SettingError(f"min_gain is {shown(min_gain)}; a number is needed (0 never pays for a loss), or None")
         self.min_gain = None if min_gain is None else float(min_gain)
         if not isinstance(folds, (int, np.integer)) or folds < 2:
-            raise SettingError(f"folds is {folds!r}; an integer of 2 or more is needed (20 is a good choice)")
+            raise SettingError(f"folds is {shown(folds)}; an integer of 2 or more is needed (20 is a good choice)")
         self.folds = int(folds)
         self.seed = seed
         self.classes = as_classes(classes)

@@ -11,16 +11,32 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gainroute.errors import SettingError
 from gainroute.routing.types import IntArray
 from gainroute.training.settings import FitSettings
 
-__all__ = ["Stepper", "batches", "derive", "one_cycle", "seeded", "steps_in", "threads"]
+__all__ = ["Stepper", "batches", "check_device", "derive", "one_cycle", "seeded", "steps_in", "threads"]
 
 
 def derive(*keys: int | str) -> int:
     """A seed for one purpose, derived from the seed of the run and the names of the purpose."""
     digest = hashlib.sha256("\0".join(str(key) for key in keys).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def check_device(name: str) -> str:
+    """Return the name of a torch device that this machine has; raises SettingError for any other."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        has = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        reason = str(error).splitlines()[0]
+        raise SettingError(
+            f"device is {name!r}, which torch {torch.__version__} cannot use here ({reason}); available: "
+            f"{', '.join(has)}: use --device cpu, or install a build of torch for your hardware"
+        ) from error
+    return name
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gainroute._util.arrays import shown
 from gainroute.errors import DataError, LabelError, SettingError
 from gainroute.io.preprocess import ImagePreprocess, Preprocess, apply_preprocess, fit_preprocess
 from gainroute.io.standardise import Standardiser, fit_standardiser
@@ -109,7 +110,7 @@ def encode_labels(labels: LabelArray, class_names: Sequence[str]) -> IntArray:
     codes = {name: index for index, name in enumerate(class_names)}
     unknown = sorted({str(value) for value in labels.tolist()} - set(codes))
     if unknown:
-        raise LabelError(f"label {unknown[0]!r} was not in training: the classes are {', '.join(class_names)}")
+        raise LabelError(f"label {shown(unknown[0])} was not in training: the classes are {', '.join(class_names)}")
     return np.array([codes[str(value)] for value in labels.tolist()], dtype=np.int64)
 
 

@@ -7,12 +7,13 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from gainroute._util.files import writable_folder
+from gainroute._util.hashing import hash_text
 from gainroute._util.progress import NoProgress, Progress
 from gainroute.errors import ArtifactError, DataError
 from gainroute.io.run_folder import SERVER, RunFolder
@@ -24,6 +25,7 @@ from gainroute.routing.router import Router
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.training.answer import answer_as_served, answer_defer
 from gainroute.training.checkpoint import CheckpointStore
+from gainroute.training.optimise import check_device
 from gainroute.training.prepare import Paths, Prepared, encode_labels, prepare_views, read_aligned
 from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import Routes, train_routes
@@ -87,6 +89,7 @@ def train_run(
     settings: RouteSettings | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
+    overwrite: bool = False,
 ) -> TrainedRun:
     """Train both routes on files of views, write the run folder, and calibrate its router.
 
@@ -107,7 +110,10 @@ def train_run(
         Everything about training, in place of the defaults.
     device, progress
         A torch device, and where progress is reported.
+    overwrite
+        Whether to delete another run that `out_dir` holds. A run of the same data and settings is resumed.
     """
+    check_device(device)
     budget, codec = check_fraction(budget, "budget", BUDGET_REMEDY), check_codec(codec)
     began, progress = time.perf_counter(), progress or NoProgress()
     prepared = prepare_views(
@@ -115,7 +121,9 @@ def train_run(
         kinds=kinds,
     )  # fmt: skip
     chosen = settings or default_route_settings(len(prepared.train.labels), epochs, local_epochs)
-    store = CheckpointStore(Path(out_dir) / "work")
+    run, data = RunFolder.at(writable_folder(out_dir)), prepared.train
+    run.claim(hash_text(repr((data.fingerprint, data.party_names, chosen, seed))), overwrite=overwrite)
+    store = CheckpointStore(run.work)
     routes = train_routes(prepared.train, chosen, seed=seed, store=store, progress=progress, device=device)
     config = {"seed": seed, "test": test, "calibration": calibration, **asdict(chosen)}
     metadata = describe_training(config, prepared, routes, store.seconds())

@@ -41,8 +41,10 @@ class FitSettings:
     augment: bool = False
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch < 2:
-            raise SettingError(f"epochs {self.epochs}, batch {self.batch}: at least 1 epoch, 2 samples per step")
+        if self.epochs < 1:
+            raise SettingError(f"epochs is {self.epochs}; at least 1 epoch is needed: leave it out for the default")
+        if self.batch < 2:
+            raise SettingError(f"batch is {self.batch}; at least 2 samples per step are needed")
         if not self.rate > 0 or self.weight_decay < 0:
             raise SettingError(f"rate {self.rate}, weight_decay {self.weight_decay}: above 0, and 0 or more")
         if not 0 <= self.label_smoothing < 1:

@@ -18,6 +18,7 @@ from gainroute.io.run_folder import PartyFolder, RunFolder, ServerFolder, read_j
 from gainroute.io.tables import read_table
 from gainroute.routing.types import LabelArray
 from gainroute.training.models.build import load_model, save_model
+from gainroute.training.optimise import check_device
 from gainroute.training.prepare import Prepared
 from gainroute.training.routes import Routes, predict
 from gainroute.training.training_view import forward_all
@@ -175,5 +176,5 @@ def load_fusion(server_dir: str | os.PathLike[str], device: str = "cpu") -> Trai
 
 def load_parties(run_dir: str | os.PathLike[str], device: str = "cpu") -> list[TrainedParty]:
     """Every party of a run, in the order of training."""
-    run = RunFolder.at(run_dir)
+    run, device = RunFolder.at(run_dir), check_device(device)
     return [TrainedParty(run.party(name).path, device) for name in run.party_names]
