@@ -17,7 +17,7 @@ from gainroute.errors import DataError, SettingError
 from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.settings import CoordinatorSettings, CoordinatorTls, PartyEndpoint
-from gainroute.federation.coordinator.tls import ReloadingCertificate
+from gainroute.federation.coordinator.tls import ServerCertificate
 from gainroute.federation.event_loop import run
 from gainroute.federation.transport.base import PartyConnection, connect
 
@@ -99,7 +99,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._ready = ready
         self._door = door
-        self._certificate: ReloadingCertificate | None = None
+        self._certificate: ServerCertificate | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -110,7 +110,7 @@ class _Server(uvicorn.Server):
         """Report once requests are accepted."""
         await super().startup(sockets)
         if self.config.ssl is not None and self._door.certificate is not None and self._door.key is not None:
-            self._certificate = ReloadingCertificate(self.config.ssl, self._door.certificate, self._door.key)
+            self._certificate = ServerCertificate(self.config.ssl, self._door.certificate, self._door.key)
         self._ready()
 
     async def on_tick(self, counter: int) -> bool:

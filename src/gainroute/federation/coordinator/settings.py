@@ -41,8 +41,7 @@ def load_coordinator_settings(
 ) -> CoordinatorSettings:
     """Read a TOML file, overridden by the environment; relative paths start at the folder of the file.
 
-    ``GAINROUTE_COORDINATOR_SERVER_PORT`` sets ``[server] port``. ``…_TOKENS_CLIENT`` and ``…_TOKENS_ADMIN`` add one
-    hashed token each. The parties are set in the file only.
+    ``…_SERVER_PORT`` sets ``[server] port``; ``…_TOKENS_CLIENT`` and ``…_TOKENS_ADMIN`` add one hashed token each.
     """
     example = "deploy/coordinator.example.toml"
     return load_settings(CoordinatorSettings, path, prefix=PREFIX, environment=environment, example=example)
@@ -180,9 +179,8 @@ class BatchingSettings:
     max_batch
         Most samples per batch, and per request.
     max_wait_ms
-        While a batch is in Round 1, how long the first request of the next batch waits for more requests. It stops
-        waiting when the batch in flight returns or the next one is full. A request that finds no batch in flight never
-        waits. Larger batches cost less per sample, which shortens the latency under load.
+        While a batch is in Round 1, how long the next one gathers requests, unless it is full or the batch in flight
+        returns. Without a batch in flight, requests never wait. Larger batches cost less per sample.
     slots
         Batches in Round 1 at once, and as many in Round 2: keeps distant or slow parties busy.
     max_queued
@@ -210,8 +208,7 @@ class RoundSettings:
     one_seconds, two_seconds
         Deadline of each round.
     on_missing_party
-        "refuse": 503 that names the party. "pool": the posteriors of the others are pooled, nothing is escalated, and
-        the answer is marked as degraded.
+        "refuse": 503 that names the party. "pool": pool the others, escalate nothing, and mark the answer as degraded.
     health_seconds
         Interval of the health checks.
     """
@@ -302,8 +299,7 @@ class ControllerSettings:
     budget
         B; by default that of `[router]`, or the artifact's.
     explore
-        Share of the samples below the threshold that is escalated at random, as part of the budget. With 0, the log
-        cannot be used to recalibrate.
+        Share of the samples below the threshold escalated at random, as part of the budget; needed to recalibrate.
     step
         Step size of the threshold, on the scale of the calibration scores; see `gainroute.BudgetController`.
     cap
@@ -335,8 +331,7 @@ class DriftSettings:
     enabled
         Whether drift is monitored.
     protect
-        Whether a larger gain is required of every escalation once collaboration hurts, until an admin resets the
-        alarm.
+        Whether escalations need a larger gain once collaboration hurts, until an admin resets the alarm.
     window, horizon, false_alarm, memory, min_feedback_probability
         See `gainroute.DriftMonitor`. Feedback with a smaller probability is stored, but not monitored.
     seconds

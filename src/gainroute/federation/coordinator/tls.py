@@ -8,12 +8,12 @@ from pathlib import Path
 
 from gainroute._util.files import FileState, file_state
 
-__all__ = ["ReloadingCertificate"]
+__all__ = ["ServerCertificate"]
 
 log = logging.getLogger("gainroute.coordinator")
 
 
-class ReloadingCertificate:
+class ServerCertificate:
     """Reloads changed files into the SSL context in use, for new connections.
 
     Parameters
