@@ -152,9 +152,19 @@ def test_evaluate_applies_it_to_new_data(trained: tuple[Path, dict[str, Any]]) -
     assert last["accuracy"] == pytest.approx(results["strong"])
     assert (first["rate_given"], last["rate_given"]) == (0, 1)
     assert 0 <= results["deployed"]["rate"] <= 1
+    for row in results["budgets"]:
+        assert 0 <= row["confidence"] <= 1
+        assert 0 <= row["calibrated_confidence"] <= 1
+    assert last["confidence"] == pytest.approx(last["calibrated_confidence"])  # both escalate everything
     done = call(*args)
     assert done.exit_code == 0
-    for words in ("weak route", "routed, as deployed for 25 %", "strong route", "rate its threshold gave"):
+    for words in (
+        "weak route",
+        "routed, as deployed for 25 %",
+        "strong route",
+        "by calibrated confidence",
+        "rate its threshold gave",
+    ):
         assert words in done.stdout
 
 

@@ -8,6 +8,7 @@ from synthetic_records import synthetic_record
 
 import gainroute as gr
 from gainroute.experiments import run_report
+from gainroute.experiments.pages.headline import sentence
 from gainroute.experiments.records import load_record
 from gainroute.io.run_folder import RunFolder
 from gainroute.training.run import TrainedRun
@@ -47,3 +48,9 @@ def test_a_run_is_judged_by_the_answers_its_router_gives_on_both_routes() -> Non
     strong = router.strong_answers(decision, test.strong_posterior)
     np.testing.assert_array_equal(run.strong_right, strong == names[test.labels])
     assert run.weak_right.mean() != test.weak_accuracy
+
+
+def test_a_gain_of_a_handful_of_samples_is_not_called_worth_it() -> None:
+    headline = {"budget": 0.2, "share_of_gain": 0.5, "share_of_bytes": 0.3, "gained_samples": 6, "test_samples": 600}
+    assert sentence(headline).startswith("Always escalating gets 6 of 600 test samples more right than never: too few")
+    assert sentence({**headline, "gained_samples": 60}).startswith("Escalating 20 % of the samples gives 50 % of what")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -42,10 +43,14 @@ def evaluate(
     main.add_row("strong route", "100 %", percent(results["strong"]), f"{ends[-1]['bytes']:,.0f}")
     terminal.print(f"{results['samples']:,} new samples, embeddings as {results['codec']}", style="bold")
     terminal.print(main)
-    by_budget = table("budget", "Acc. at that rate", "EP", "NE", "rate its threshold gave", "Acc. there")
+    by_budget = table(
+        "budget", "Acc. at that rate", "by confidence", "by calibrated confidence", "EP", "NE",
+        "rate its threshold gave", "Acc. there",
+    )  # fmt: skip
     for row in results["budgets"]:
         by_budget.add_row(
-            budget_text(row["budget"]), percent(row["accuracy"]), percent(row["precision"]), percent(row["neutral"]),
+            budget_text(row["budget"]), percent(row["accuracy"]), _or_dash(row["confidence"]),
+            _or_dash(row["calibrated_confidence"]), percent(row["precision"]), percent(row["neutral"]),
             percent(row["rate_given"]), percent(row["accuracy_given"]),
         )  # fmt: skip
     terminal.print("What each budget buys", style="bold")
@@ -57,6 +62,10 @@ def evaluate(
         style="dim",
         soft_wrap=True,
     )
+
+
+def _or_dash(share: float | None) -> str:
+    return percent(math.nan if share is None else share)
 
 
 def register(app: typer.Typer) -> None:

@@ -14,13 +14,16 @@ from gainroute._util.progress import NoProgress, Progress
 from gainroute.experiments.measures import Routed, measures_at, routed
 from gainroute.experiments.pages.headline import headline_of
 from gainroute.experiments.pages.run import draw_own, own_page
-from gainroute.experiments.records import Record, save_record
+from gainroute.experiments.records import Record, load_record, save_record
 from gainroute.experiments.scores import RouterScores, answers_by_mean
 from gainroute.experiments.study import study_of
 from gainroute.experiments.summary import RATES, summarise
+from gainroute.io.run_folder import RunFolder
 from gainroute.routing.labels import Labels
 from gainroute.routing.payload import communication_cost
 from gainroute.routing.router import Router
+from gainroute.routing.routers import CalibratedConfidenceRouter, ConfidenceRouter
+from gainroute.routing.types import FloatArray
 from gainroute.training.opened_run import open_run
 from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.run import TrainedRun, answer_views
@@ -95,6 +98,7 @@ def evaluate_run(
     run, dimensions = _routed_by(router, answers), [party.dimension for party in opened.parties]
 
     at = measures_at([run], RATES)
+    others = _baselines(RunFolder.at(run_dir), answers)
     budgets = []
     for i, rate in enumerate(RATES):
         given, accuracy = run.deploy(router.threshold_for(rate))
@@ -107,6 +111,7 @@ def evaluate_run(
                 "bytes": communication_cost(len(classes), dimensions, rate, codec=codec),
                 "rate_given": given,
                 "accuracy_given": accuracy,
+                **{name: None if other is None else float(other[i]) for name, other in others.items()},
             }
         )
     rate, accuracy = run.deploy(router.threshold_)
@@ -126,6 +131,19 @@ def evaluate_run(
         },
         "budgets": budgets,
     }
+
+
+def _baselines(run: RunFolder, answers: RouteAnswers) -> dict[str, FloatArray | None]:
+    """Accuracy of confidence and calibrated confidence at `RATES`, calibrated on the run's own calibration part."""
+    found: dict[str, FloatArray | None] = {"confidence": None, "calibrated_confidence": None}
+    if not run.record.is_file():
+        return found
+    held = load_record(run.record).calibration
+    for name, router in (("confidence", ConfidenceRouter()), ("calibrated_confidence", CalibratedConfidenceRouter())):
+        router.threshold = "calibration"  # rates are matched here, and this one needs a single fit
+        router.fit(held.local_posteriors, held.labels, held.strong_prediction, check_class_order=False)
+        found[name] = measures_at([_routed_by(router, answers)], RATES).accuracy[0]
+    return found
 
 
 def _routed_by(router: Router, answers: RouteAnswers) -> Routed:

@@ -26,6 +26,7 @@ __all__ = [
     "ABLATION",
     "ANALYTICAL",
     "BUDGETS",
+    "CALIBRATED",
     "ORACLE",
     "OURS",
     "REFERENCE",
@@ -48,9 +49,10 @@ ANALYTICAL = "expected gain"  # the paper's
 OURS = "ours (total)"
 ROUTING_ONLY = "ours (routing only)"
 REFERENCE = "confidence"
+CALIBRATED = "calibrated confidence"
 ORACLE = "oracle"
 BUDGETS = (0.1, 0.2, 0.4)  # for which thresholds are set
-ABLATION = (ANALYTICAL, f"{ANALYTICAL}, temperature", f"{ANALYTICAL}, uncalibrated", "calibrated confidence")
+ABLATION = (ANALYTICAL, f"{ANALYTICAL}, temperature", f"{ANALYTICAL}, uncalibrated", CALIBRATED)
 
 
 class RoutingOnlyRouter(ExpectedGainRouter):
@@ -68,7 +70,7 @@ def compared_routers() -> dict[str, Builder]:
         ANALYTICAL: lambda: ExpectedGainRouter.paper(threshold="cross-fitted"),
         OURS: lambda: ExpectedGainRouter(threshold="cross-fitted"),
         ROUTING_ONLY: lambda: RoutingOnlyRouter(threshold="calibration", blend="none"),
-        "calibrated confidence": lambda: CalibratedConfidenceRouter(threshold="calibration"),
+        CALIBRATED: lambda: CalibratedConfidenceRouter(threshold="calibration"),
         REFERENCE: ConfidenceRouter,
         "learned gain": lambda: LearnedGainRouter(threshold="calibration"),
         "random": RandomRouter,

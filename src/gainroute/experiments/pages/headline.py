@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["BUDGET", "against", "deployed", "headline_of", "print_summary", "sentence"]
 
 BUDGET = 0.2  # the default of every router
+HANDFUL = 10  # test samples: a gain of fewer is less than chance explains
 
 
 def headline_of(
@@ -47,6 +48,8 @@ def headline_of(
         "accuracy": accuracy[at],
         "strong": accuracy[-1],
         "share_of_gain": (accuracy[at] - accuracy[0]) / full if full > 0 else None,
+        "gained_samples": round(full * summary["test_samples"]),
+        "test_samples": summary["test_samples"],
         "share_of_bytes": summary["bytes"][at] / summary["bytes"][-1],
         "minus_confidence": {key: apart[key][at] for key in ("mean", "low", "high")},
         "deployed_rate": given[0],
@@ -60,6 +63,12 @@ def sentence(headline: Mapping[str, Any]) -> str:
     cost = f"{100 * headline['share_of_bytes']:.0f} % of the bytes"
     if share is None:
         return f"The strong route adds nothing here, so escalating {budget} of the samples for {cost} does not pay."
+    gained = headline.get("gained_samples")
+    if gained is not None and gained < HANDFUL:
+        return (
+            f"Always escalating gets {gained} of {headline['test_samples']:,} test samples more right than never: too "
+            "few to say that any router is worth it. Stay with Round 1, or measure on more samples."
+        )
     return f"Escalating {budget} of the samples gives {100 * share:.0f} % of what always escalating gains, for {cost}."
 
 

@@ -11,7 +11,7 @@ from gainroute.experiments.measures import chosen_alpha
 from gainroute.experiments.pages import html, tables
 from gainroute.experiments.pages.text import Table, percent
 from gainroute.experiments.records import Record
-from gainroute.experiments.scores import ANALYTICAL, ORACLE, OURS, REFERENCE, defer_name
+from gainroute.experiments.scores import ANALYTICAL, CALIBRATED, ORACLE, OURS, REFERENCE, defer_name
 from gainroute.experiments.study import Study
 
 __all__ = [
@@ -37,7 +37,7 @@ def drawn_routers(record: Record) -> list[str]:
     """Names of the routers to draw; of learning to defer, the α that is best on calibration data."""
     alpha = chosen_alpha(record)
     defer = [] if alpha is None else [defer_name(alpha)]
-    return [OURS, ANALYTICAL, REFERENCE, "learned gain", *defer, "random", ORACLE]
+    return [OURS, ANALYTICAL, REFERENCE, CALIBRATED, "learned gain", *defer, "random", ORACLE]
 
 
 def draw_panels(study: Study, names: Sequence[str], title: str) -> dict[str, tuple[Any, Any]]:
@@ -91,7 +91,7 @@ def route_cards(results: Mapping[str, Any]) -> str:
     budget = head["budget"]
     return html.cards(
         [
-            card("Weak route", head["weak"], 0.0, "never escalate"),
+            card("Weak route", head["weak"], 0.0, "never escalate, our default's pool"),
             card("Expected-gain router", head["accuracy"], budget, f"escalate {100 * budget:g} %", main=True),
             card("Strong route", head["strong"], 1.0, "always escalate"),
         ]
@@ -106,8 +106,9 @@ def routers_section(results: Mapping[str, Any], pictures: Pictures, *, note: str
             pictures,
             "accuracy",
             "Accuracy against the escalation rate, one line per router",
-            "Further up and further left is better. Squares: never and always escalating. The oracle knows which "
-            "answers are wrong and bounds every router; random escalation uses no score." + note,
+            "Further up and further left is better. Squares: never and always escalating. The oracle knows which of "
+            "the paper's answers are wrong, and bounds the routers that give these answers; our default answers by "
+            "itself on both routes, and may exceed it. Random escalation uses no score." + note,
         ),
         html_table(tables.accuracy_table(results, "0")),
         below,
