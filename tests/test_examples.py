@@ -23,7 +23,7 @@ def test_the_example_runs(name):
 
 
 def test_with_rare_fraud_accuracy_and_recall_disagree():
-    by_accuracy, by_cost = run("03_rare_fraud.py").splitlines()[1:]
+    by_accuracy, by_cost, by_argmax, by_posterior = run("03_rare_fraud.py").splitlines()[1:]
 
     def percent(pattern: str, line: str) -> float:
         return float(re.search(pattern, line)[1])
@@ -31,3 +31,4 @@ def test_with_rare_fraud_accuracy_and_recall_disagree():
     assert percent(r"([\d.]+)% escalated", by_accuracy) < 1
     assert percent(r"fraud found +([\d.]+)%", by_accuracy) < 10
     assert percent(r"fraud found +([\d.]+)%", by_cost) > 30
+    assert percent(r"cost per payment ([\d.]+)", by_posterior) < percent(r"cost per payment ([\d.]+)", by_argmax) - 0.1

@@ -125,7 +125,7 @@ class CascadeClassifier(Settings):
         router.set_params(classes=classes)
         strong = "strong_posterior" if hasattr(big, "predict_proba") else "strong_prediction"
         answers = {strong: _answers(big, X_calibration)}
-        router.fit(small.predict_proba(X_calibration), labels[calibration], **answers)
+        router.fit(small.predict_proba(X_calibration), labels[calibration], **answers, check_class_order=False)
         self.classes_, self.small_, self.big_, self.router_ = classes, small, big, router
         self.calibration_rows_ = calibration
         for name in ("n_features_in_", "feature_names_in_"):

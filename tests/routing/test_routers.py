@@ -176,7 +176,9 @@ def test_minus_one_may_be_a_label_too():
 
 
 def test_the_identity_utility_is_accuracy_and_a_real_one_is_the_sum_in_the_issue():
-    identity = gr.ExpectedGainRouter(0.2, utility=np.eye(4)).fit(DATA.local, DATA.labels, DATA.strong)
+    identity = gr.ExpectedGainRouter(0.2, utility=np.eye(4), answer_by="argmax").fit(
+        DATA.local, DATA.labels, DATA.strong
+    )
     plain = gr.ExpectedGainRouter(0.2).fit(DATA.local, DATA.labels, DATA.strong)
     np.testing.assert_allclose(identity.route(NEW.local).score, plain.route(NEW.local).score, atol=1e-12)
     utility = np.random.default_rng(0).normal(size=(4, 4))

@@ -67,10 +67,10 @@ def as_columns(router: Router, values: Any, name: str) -> IntArray:
 
 
 def strong_columns(router: Router, outcomes: Outcomes, decision: Decision) -> IntArray:
-    """Column numbers of the strong answers, blended with Round 1 if the router blends."""
-    if router.blends_ and outcomes.strong_posterior is not None:
-        blended = router.strong_answers(decision, outcomes.strong_posterior)
-        return as_columns(router, blended, "strong_prediction")
+    """Column numbers of the strong answers, blended with Round 1 or by utility if the router answers so."""
+    if (router.blends_ or router.stages().utility is not None) and outcomes.strong_posterior is not None:
+        answers = router.strong_answers(decision, outcomes.strong_posterior)
+        return as_columns(router, answers, "strong_prediction")
     if outcomes.strong_prediction is not None:
         return as_columns(router, outcomes.strong_prediction, "strong_prediction")
     outcomes.require("strong_prediction")

@@ -72,6 +72,15 @@ def fit(
         ),
     ] = None,
     utility: Utility = None,
+    answer_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="With --utility: utility (the default), both routes give the answer with the largest expected "
+            "utility; or argmax, the most likely class.",
+        ),
+    ] = None,
     calibration: Annotated[
         str | None,
         typer.Option(
@@ -144,6 +153,7 @@ def fit(
             confidence=confidence,
             min_gain=min_gain,
             utility=read_utility(utility),
+            answer_by=answer_by,
             calibration=calibration,
             lam=number_or(lam, "--lam", ("cv",)),
             eps=number_or(eps, "--eps", ("cv",)),

@@ -153,7 +153,7 @@ def _routed_by(router: Router, answers: RouteAnswers) -> Routed:
     weak, strong = answers.weak_prediction, {}
     if not answers_by_mean(router):
         weak = names.encode(decision.weak_prediction, "weak_prediction")
-    if router.blends_:
-        blended = router.strong_answers(decision, answers.strong_posterior)
-        strong = {0: names.encode(blended, "strong_prediction")}
+    if router.blends_ or router.stages().utility is not None:
+        answered = router.strong_answers(decision, answers.strong_posterior)
+        strong = {0: names.encode(answered, "strong_prediction")}
     return routed(RouterScores({0: decision.score}, {0: weak}, {}, strong), answers, 0)

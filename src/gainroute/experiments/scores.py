@@ -158,14 +158,16 @@ def fit_router(build: Builder, record: Record, budgets: Sequence[float] = BUDGET
 
 def answers_by_mean(router: Router) -> bool:
     """Whether a router's Round-1 answer is the paper's: the argmax of the mean."""
+    if router.stages().utility is not None:
+        return False
     by_mean = getattr(router, "pooling", "mean") == "mean" or isinstance(router, RoutingOnlyRouter)
     pools_by_setting = type(router).fit_pool in (Router.fit_pool, ExpectedGainRouter.fit_pool)
     return type(router).pool is Router.pool and pools_by_setting and by_mean
 
 
 def blended_answers(router: Router, decision: Decision, strong_posterior: ArrayLike) -> IntArray | None:
-    """The strong answer to every sample, blended with Round 1; None for a router that does not blend."""
-    if not router.blends_:
+    """The strong answer to every sample, blended or by utility; None for a router that passes it through."""
+    if not (router.blends_ or router.stages().utility is not None):
         return None
     return np.asarray(router.strong_answers(decision, strong_posterior), dtype=np.int64)
 

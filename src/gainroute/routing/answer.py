@@ -3,6 +3,8 @@
 Once the embeddings have come, the server still holds every party's posterior of Round 1. The blend is a log-linear pool
 of the strong posterior and the local ones, drawn towards the strong posterior alone. It is used only if it answers
 calibration samples that it was not fitted on better than the strong route alone, by more than two standard errors.
+
+With a utility, both routes answer by what an answer is expected to be worth, unless the router is set otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from gainroute.routing.reliability import posterior_given
 from gainroute.routing.samples import Samples
 from gainroute.routing.types import Answer, ArrayLike, Decision, FloatArray, IntArray, Pool, Stage
 
-__all__ = ["LOG_LINEAR_BLEND", "FinalAnswer", "blended", "crossfit_blend", "with_blended_answers"]
+__all__ = ["LOG_LINEAR_BLEND", "FinalAnswer", "best_answer", "blended", "crossfit_blend", "with_strong_answers"]
 
 FOLDS = 10
 ERRORS = 2.0
@@ -39,10 +41,13 @@ class FinalAnswer:
         C[k, c] = P(strong answer c | truth k), for strong answers without a posterior.
     blend
         Combines the strong posterior with Round 1; None if the strong answer stands alone.
+    utility : (K, K), optional
+        U[truth, answer] by which both routes answer; None if they answer with the most likely class.
     """
 
     confusion: FloatArray
     blend: Pool | None = None
+    utility: FloatArray | None = None
 
     def __call__(self, decision: Decision, strong: ArrayLike | None, names: Labels) -> Answer:
         """Answer every sample; `strong` holds posteriors (E, K) or predictions (E,) of the escalated ones."""
@@ -60,7 +65,7 @@ class FinalAnswer:
             posterior = as_posteriors(given, classes=names.count, name="strong")
             if self.blend is not None:
                 posterior = blended(self.blend, posterior, decision.local[:, rows, : names.count])
-            prediction, usable = posterior.argmax(axis=1), np.ones(len(rows), dtype=bool)
+            prediction, usable = best_answer(posterior, self.utility), np.ones(len(rows), dtype=bool)
         else:
             prediction = names.encode(given, "strong", missing=True)
             usable = prediction >= 0
@@ -74,6 +79,27 @@ class FinalAnswer:
         return Answer(names.decode(final), probabilities, escalated)
 
 
+def best_answer(posterior: FloatArray, utility: FloatArray | None) -> IntArray:
+    """Answer with the largest expected utility, argmax_c Σₖ p[k]·U[k, c]; without a utility, the most likely class."""
+    worth = posterior if utility is None else posterior @ utility
+    found: IntArray = worth.argmax(axis=1)
+    return found
+
+
+def with_strong_answers(samples: Samples, utility: FloatArray | None, blend: Pool | None = None) -> Samples:
+    """Replace the strong answers by those that the router will give; a blend must not have been fitted on them.
+
+    They change if there is a blend or a utility, and a strong posterior.
+    """
+    posterior = samples.strong_posterior
+    if posterior is None or (blend is None and utility is None):
+        return samples
+    if blend is not None:
+        posterior = blended(blend, posterior, samples.local)
+    answers = best_answer(posterior, utility)
+    return replace(samples, strong_prediction=np.where(samples.strong_prediction < 0, -1, answers))
+
+
 # ---- the blend --------------------------------------------------------------------------------------
 
 
@@ -82,15 +108,7 @@ def blended(blend: Pool, strong: FloatArray, local: FloatArray) -> FloatArray:
     return blend(np.concatenate([strong[None], local]))
 
 
-def with_blended_answers(blend: Pool | None, samples: Samples) -> Samples:
-    """Replace the strong answers of samples that the blend was not fitted on; without a blend, change nothing."""
-    if blend is None or samples.strong_posterior is None:
-        return samples
-    prediction = blended(blend, samples.strong_posterior, samples.local).argmax(axis=1)
-    return replace(samples, strong_prediction=np.where(samples.strong_prediction < 0, -1, prediction))
-
-
-def crossfit_blend(stage: Stage, samples: Samples) -> tuple[Pool | None, Samples]:
+def crossfit_blend(stage: Stage, samples: Samples, utility: FloatArray | None = None) -> tuple[Pool | None, Samples]:
     """Fit a blend, and give every sample the strong answer of a blend fitted without it.
 
     Without a strong posterior, or if the blend is not better than the strong route alone: None and the samples
@@ -108,16 +126,24 @@ def crossfit_blend(stage: Stage, samples: Samples) -> tuple[Pool | None, Samples
     prediction: IntArray = samples.strong_prediction.copy()
     for held_out in folds_of(n, FOLDS):
         fitted = fit(np.setdiff1d(everything, held_out))
-        prediction[held_out] = blended(fitted, strong[held_out], samples.local[:, held_out]).argmax(axis=1)
+        posterior = blended(fitted, strong[held_out], samples.local[:, held_out])
+        prediction[held_out] = best_answer(posterior, utility)
     prediction[samples.strong_prediction < 0] = -1  # no usable answer stays none
-    if not _is_better(prediction, samples):
+    if not _is_better(prediction, samples, utility):
         return None, samples
     return fit(everything), replace(samples, strong_prediction=prediction)
 
 
-def _is_better(prediction: IntArray, samples: Samples) -> bool:
-    gain = (prediction == samples.labels).astype(np.float64) - (samples.strong_prediction == samples.labels)
+def _is_better(prediction: IntArray, samples: Samples, utility: FloatArray | None) -> bool:
+    gain = _worth(prediction, samples.labels, utility) - _worth(samples.strong_prediction, samples.labels, utility)
     weight = samples.weight / samples.weight.sum()
     mean = float(weight @ gain)
     error = float(np.sqrt(np.square(weight) @ np.square(gain - mean)))
     return mean > ERRORS * error
+
+
+def _worth(prediction: IntArray, labels: IntArray, utility: FloatArray | None) -> FloatArray:
+    """What each answer is worth, (N,); no answer counts as the worst."""
+    if utility is None:
+        return np.asarray(prediction == labels, dtype=np.float64)
+    return np.where(prediction < 0, utility.min(axis=1)[labels], utility[labels, prediction])

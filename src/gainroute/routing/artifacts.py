@@ -45,8 +45,8 @@ __all__ = ["FORMAT", "VERSION", "load", "save"]
 FORMAT = "gainroute.router"
 VERSION = 2
 READABLE = ("1", "2")
-# Settings that a file of version 1 does not hold, with the values that routers of that time used.
-BEFORE = {"pooling": "mean", "blend": "none"}
+# Settings that older files do not hold, with the values that routers of that time used.
+BEFORE = {"pooling": "mean", "blend": "none", "answer_by": "argmax"}
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -248,7 +248,7 @@ def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
             pool=parts.get("pool", router.pool),
             calibrate=parts["calibrator"],
             score=parts.get("score", router.score),
-            answer=FinalAnswer(tensors["confusion"], parts.get("blend")),
+            answer=FinalAnswer(tensors["confusion"], parts.get("blend"), router.stages().utility),
         ),
         scores=_unflatten("threshold_scores", ThresholdScores, tensors),
         parties=metadata["parties"],

@@ -12,9 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from gainroute.errors import ShapeError, TooFewSamplesError
-from gainroute.routing.answer import FinalAnswer, crossfit_blend, with_blended_answers
+from gainroute.routing.answer import FinalAnswer, best_answer, crossfit_blend, with_strong_answers
 from gainroute.routing.calibrate import stratified_folds, unseen_classes, warn_unseen
 from gainroute.routing.decide import Threshold, ranks_among, scores_at_ranks
+from gainroute.routing.inputs import as_utility
 from gainroute.routing.reliability import Shrinkage, estimate_confusion
 from gainroute.routing.samples import Samples
 from gainroute.routing.types import (
@@ -55,6 +56,8 @@ class Stages:
         How the strong answer takes Round 1 into account; None if it stands alone.
     shrinkage
         How the confusion matrix of the strong route is estimated.
+    utility : (K, K), optional
+        U[truth, answer] by which both routes answer; None if they answer with the most likely class.
     """
 
     fit_pool: Callable[[FloatArray, IntArray, FloatArray], Pool]
@@ -63,6 +66,7 @@ class Stages:
     threshold: Threshold
     blend: Stage | None = None
     shrinkage: Shrinkage = "none"
+    utility: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +82,8 @@ class Pipeline:
         self, local: FloatArray, weak_prediction: IntArray | None = None, present: BoolArray | None = None
     ) -> RoundOne:
         """Pool, answer and calibrate checked posteriors: all of Round 1 but the score."""
-        return _round_one(self.pool(local, present), self.calibrate, local, weak_prediction, present)
+        pooled = self.pool(local, present)
+        return _round_one(pooled, self.calibrate, self.answer.utility, local, weak_prediction, present)
 
     def scores(self, round_one: RoundOne) -> FloatArray:
         """Score samples, (N,), and refuse a score that is not one number per sample."""
@@ -94,27 +99,35 @@ class Pipeline:
 def _round_one(
     pooled: FloatArray,
     calibrate: Calibrator,
+    utility: FloatArray | None,
     local: FloatArray,
     weak_prediction: IntArray | None,
     present: BoolArray | None = None,
 ) -> RoundOne:
-    answer = pooled.argmax(axis=1) if weak_prediction is None else weak_prediction
+    calibrated = calibrate(pooled)
+    answer = weak_prediction
+    if answer is None:
+        # The most likely class is that of the pooled posterior (eq. 2). What an answer is worth is an expectation, and
+        # needs probabilities: the calibrated ones.
+        answer = best_answer(pooled if utility is None else calibrated, utility)
     if present is not None:
         answer = np.where(present.any(axis=0), answer, -1)
         # The pooled posterior stands in for an absent party, so that every score stays defined.
         blank = np.zeros((len(pooled), local.shape[2] - pooled.shape[1]))
         local = np.where(present[..., None], local, np.concatenate([pooled, blank], axis=1))
-    return RoundOne(local, pooled, answer, calibrate(pooled))
+    return RoundOne(local, pooled, answer, calibrated)
 
 
 def fit_stages(stages: Stages, samples: Samples) -> tuple[Pipeline, ThresholdScores]:
     """Fit all stages, and score the samples from which the threshold is computed."""
+    utility = as_utility(stages.utility, samples.local.shape[2])
+    samples = with_strong_answers(samples, utility)
     fitted_on, held_out = stages.threshold.split(samples)
     blend = None
     if stages.blend is not None:
-        blend, fitted_on = crossfit_blend(stages.blend, fitted_on)
+        blend, fitted_on = crossfit_blend(stages.blend, fitted_on, utility)
     pipeline = fit_pipeline(stages, fitted_on, blend=blend)
-    scored = fitted_on if held_out is None else with_blended_answers(blend, held_out)
+    scored = fitted_on if held_out is None else with_strong_answers(held_out, utility, blend)
     if stages.threshold.cross_fits:
         score, weak = out_of_fold(stages, scored, pipeline)
     else:
@@ -158,11 +171,11 @@ def fit_pipeline(
         )
     if escalated is not None:
         samples, pooled = escalated, pool(escalated.local)
-    round_one = _round_one(pooled, calibrate, samples.local, samples.weak_prediction)
+    round_one = _round_one(pooled, calibrate, stages.utility, samples.local, samples.weak_prediction)
     score = stages.fit_score(
         CalibrationSet(round_one, samples.labels, samples.strong_prediction, samples.weight, confusion)
     )
-    return Pipeline(pool, calibrate, score, FinalAnswer(confusion, blend))
+    return Pipeline(pool, calibrate, score, FinalAnswer(confusion, blend, stages.utility))
 
 
 def cross_fit(stages: Stages, samples: Samples, warm_start: Pipeline) -> Iterator[tuple[IntArray, Pipeline, RoundOne]]:

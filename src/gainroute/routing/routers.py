@@ -11,12 +11,7 @@ import numpy as np
 from gainroute._util.registry import Registry
 from gainroute.errors import SettingError, ShapeError
 from gainroute.routing.answer import LOG_LINEAR_BLEND
-from gainroute.routing.calibrate import (
-    CALIBRATORS,
-    DirichletCalibration,
-    TemperatureCalibration,
-    check_choices,
-)
+from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibration, TemperatureCalibration, check_choices
 from gainroute.routing.decide import OwnRule, ThresholdRule
 from gainroute.routing.inputs import as_utility, one_of
 from gainroute.routing.learned_gain import fit_learned_gain
@@ -63,6 +58,7 @@ ROUTERS: Registry[type[Router]] = Registry(
     },
 )
 BLENDS = ("none", "cv")
+ANSWER_BY = ("utility", "argmax")
 
 
 class CalibratingRouter(Router):
@@ -169,6 +165,11 @@ class ExpectedGainRouter(CalibratingRouter):
         used on the same condition.
     utility : (K, K), optional
         U[truth, answer]; accuracy by default. With rare classes, accuracy may never escalate where recall would.
+    answer_by
+        With a utility, "utility" lets both routes give the answer with the largest expected utility: the weak route by
+        the calibrated posterior, the strong route by its posterior, where it has one. "argmax" is the most likely
+        class, for those who cannot change the answers. A `weak_prediction` of your own, and strong answers without a
+        posterior, are never changed.
 
     Examples
     --------
@@ -196,6 +197,7 @@ class ExpectedGainRouter(CalibratingRouter):
         pooling: str | Stage = "log-linear",
         blend: Literal["none", "cv"] | Stage = "cv",
         utility: ArrayLike | None = None,
+        answer_by: Literal["utility", "argmax"] = "utility",
         threshold: ThresholdRule | float | OwnRule = "cross-fitted",
         confidence: float = 0.95,
         min_gain: float | None = None,
@@ -219,13 +221,14 @@ class ExpectedGainRouter(CalibratingRouter):
         self.pooling = _check_stage(pooling, POOLS)
         self.blend = blend if hasattr(blend, "fit") else one_of(blend, "blend", BLENDS)
         self.utility = None if utility is None else np.asarray(utility, dtype=np.float64)
+        self.answer_by = one_of(answer_by, "answer_by", ANSWER_BY)
 
     @classmethod
     def paper(cls, budget: float = 0.2, **settings: Any) -> ExpectedGainRouter:
         """Build the router exactly as the paper describes it.
 
         Mean pooling, Dirichlet calibration (λ = 1, ε = 1e-6: the paper does not state them), plain
-        classwise ratios, and τ the quantile of the calibration scores themselves.
+        classwise ratios, answers by argmax, and τ the quantile of the calibration scores themselves.
         """
         as_printed: dict[str, Any] = {
             "calibration": "dirichlet",
@@ -234,6 +237,7 @@ class ExpectedGainRouter(CalibratingRouter):
             "shrinkage": "none",
             "pooling": "mean",
             "blend": "none",
+            "answer_by": "argmax",
             "threshold": "calibration",
         }
         return cls(budget, **{**as_printed, **settings})
@@ -253,7 +257,7 @@ class ExpectedGainRouter(CalibratingRouter):
     def stages(self) -> Stages:
         """The unfitted stages that the settings describe."""
         blend = {"none": None, "cv": LOG_LINEAR_BLEND}.get(self.blend) if isinstance(self.blend, str) else self.blend
-        return replace(super().stages(), blend=blend)
+        return replace(super().stages(), blend=blend, utility=self.utility if self.answer_by == "utility" else None)
 
     def explain(self, posteriors: ArrayLike, *, weak_prediction: Any = None) -> Explanation:
         """Explain one sample's score class by class.

@@ -44,7 +44,8 @@ class RoundOne:
     pooled : (N, K)
         The pooled posterior: log-linear by default, the mean (eq. 1) in the paper.
     weak_prediction : (N,)
-        The weak answer as a column number: the argmax of `pooled` (eq. 2), or the user's own.
+        The weak answer as a column number: the argmax of `pooled` (eq. 2), the one with the largest expected utility
+        under `calibrated` if the router has a utility, or the user's own.
     calibrated : (N, K)
         P(y = k | pooled) as estimated by the calibrator (eq. 17); `pooled` itself if there is none.
     """
