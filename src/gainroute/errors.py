@@ -97,7 +97,10 @@ class MissingExtraError(GainrouteError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional dependency: pip install 'gainroute[{extra}]'")
+        super().__init__(
+            f"{what} needs an optional dependency: pip install 'gainroute[{extra}]', or in a checkout pip install "
+            f"'.[{extra}]'"
+        )
 
 
 class GainrouteWarning(UserWarning):

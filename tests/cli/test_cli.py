@@ -568,3 +568,17 @@ def test_fit_and_plan_with_pooling_and_blend(tmp_path: Path, monkeypatch: pytest
     rows = parsed("plan", "r.safetensors", "c.npz", "--budgets", "1.0")["budgets"]
     assert rows[-1]["accuracy"] == pytest.approx(best, abs=1e-6)
     assert "allowed are 'mean', 'log-linear'" in refused("fit", "c.npz", "--out", "x", "--pooling", "median")
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    def completed(words: str) -> list[str]:
+        environment = {"_GAINROUTE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        return CliRunner().invoke(app, [], env=environment, prog_name="gainroute").stdout.split()
+
+    assert {"compare", "coordinator"} <= set(completed("gainroute co"))
+    assert "--budget" in completed("gainroute fit --bu")
+
+
+def test_the_hint_for_a_missing_extra_works_from_an_index_and_from_a_checkout() -> None:
+    message = str(MissingExtraError("training", "torch"))
+    assert message.endswith("pip install 'gainroute[torch]', or in a checkout pip install '.[torch]'")
