@@ -8,7 +8,7 @@ import signal
 
 import httpx
 import pytest
-from coordinator.fake_federation import federation
+from fake_federation import federation
 from in_a_thread import Served
 from playwright.sync_api import expect, sync_playwright
 from typer.testing import CliRunner
