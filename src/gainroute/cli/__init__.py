@@ -16,6 +16,7 @@ from gainroute.cli import (
     data,
     demo,
     evaluate,
+    export,
     fit,
     party,
     plan,
@@ -64,7 +65,8 @@ def gainroute(
 
 # In the order of `gainroute --help`.
 _COMMANDS = (
-    fit, plan, route, compare, demo, reproduce, report, train, evaluate, data, up, coordinator, party, recalibrate,
+    fit, plan, route, compare, demo, reproduce, report, train, evaluate, data, up, coordinator, party, export,
+    recalibrate,
 )  # fmt: skip
 for _command in _COMMANDS:
     _command.register(app)

@@ -10,7 +10,7 @@ from gainroute.errors import MissingExtraError
 __all__ = ["needing"]
 
 OPTIONAL = {
-    "torch", "sklearn", "matplotlib", "tomli",
+    "torch", "sklearn", "onnxruntime", "onnxscript", "matplotlib", "tomli",
     "cryptography", "fastapi", "google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client", "starlette",
     "uvicorn",
 }  # fmt: skip

@@ -24,11 +24,11 @@ from typing import Any
 
 from gainroute._util.files import write_bytes
 from gainroute._util.hashing import hash_contents, hash_named_files
-from gainroute.errors import DataError, NotAnArtifactError
+from gainroute.errors import ArtifactError, DataError, NotAnArtifactError
 from gainroute.routing.payload import check_codec
 from gainroute.routing.types import Provenance
 
-__all__ = ["SERVER", "PartyFolder", "RunFolder", "ServerFolder", "hash_version_folder", "read_json"]
+__all__ = ["SERVER", "OnnxFolder", "PartyFolder", "RunFolder", "ServerFolder", "hash_version_folder", "read_json"]
 
 SERVER = "server"  # the holder of the fusion head, in a provenance
 
@@ -76,6 +76,70 @@ class PartyFolder:
     def model_hash(self) -> str:
         """Hash of weights, preprocessing and classes; not of the views, which change."""
         return hash_named_files((file.name, file) for file in self.model_files)
+
+
+@dataclass(frozen=True)
+class OnnxFolder:
+    """A party's models as ONNX files: ``<out>/<name>`` as `gainroute export` writes it, or one of your own."""
+
+    path: Path
+
+    @property
+    def local_model(self) -> Path:
+        """The Round-1 classifier: a batch of views → posteriors (N, K)."""
+        return self.path / "local.onnx"
+
+    @property
+    def encoder(self) -> Path:
+        """The Round-2 encoder: a batch of views → embeddings (N, d)."""
+        return self.path / "encoder.onnx"
+
+    @property
+    def description(self) -> Path:
+        """Preprocessing and class names, JSON, as in the run; without it the models take views as they are."""
+        return self.path / "party.json"
+
+    @property
+    def export(self) -> Path:
+        """What was exported, and how closely the answers agree, JSON; models of your own have none."""
+        return self.path / "export.json"
+
+    @property
+    def views(self) -> Path:
+        """The party's views by id, preprocessed."""
+        return self.path / "views.npz"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files that its answers depend on."""
+        return self.local_model, self.encoder, self.description, self.export, self.views
+
+    def exists(self) -> bool:
+        """Whether this is a folder with ONNX models."""
+        return self.local_model.is_file() and self.encoder.is_file()
+
+    def content_hash(self) -> str:
+        """Hash of the models and the preprocessing as they are in the folder."""
+        files = (self.local_model, self.encoder, self.description)
+        return hash_named_files((file.name, file) for file in files if file.is_file())
+
+    def model_hash(self) -> str:
+        """Hash of the run's models that the export was verified against; that of the files for models of your own.
+
+        Raises
+        ------
+        ArtifactError
+            If the files are not those that were verified.
+        """
+        if not self.export.is_file():
+            return self.content_hash()
+        body = read_json(self.export)
+        if body.get("content_hash") != self.content_hash():
+            raise ArtifactError(
+                f"{self.path} holds other files than `gainroute export` verified; export the run again, or remove "
+                f"{self.export.name} to serve them as models of your own"
+            )
+        return str(body["model_hash"])
 
 
 @dataclass(frozen=True)

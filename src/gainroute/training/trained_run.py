@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from gainroute._util.files import write_json, write_npz
-from gainroute.errors import DataError, ShapeError
-from gainroute.io.preprocess import Raw, apply_preprocess, preprocess_from_json
+from gainroute.errors import ShapeError
+from gainroute.io.answering_party import AnsweringParty
+from gainroute.io.preprocess import preprocess_from_json
 from gainroute.io.run_folder import PartyFolder, RunFolder, ServerFolder, read_json
-from gainroute.io.tables import read_table
-from gainroute.routing.types import LabelArray
 from gainroute.training.models.build import load_model, save_model
 from gainroute.training.optimise import check_device
 from gainroute.training.prepare import Prepared
@@ -55,8 +53,8 @@ def write_run(folder: str | os.PathLike[str], routes: Routes, prepared: Prepared
     return run
 
 
-class TrainedParty:
-    """Serves posteriors and embeddings from a party's folder; a `gainroute.routing.two_round.Party`.
+class TrainedParty(AnsweringParty):
+    """Serves posteriors and embeddings from a party's folder with torch.
 
     Parameters
     ----------
@@ -69,58 +67,17 @@ class TrainedParty:
     def __init__(self, folder: str | os.PathLike[str], device: str = "cpu") -> None:
         home = PartyFolder(Path(folder))
         body = read_json(home.description)
-        self.name: str = body["name"]
-        self.class_names: tuple[str, ...] = tuple(body["class_names"])
-        self._preprocess = preprocess_from_json(body["preprocess"])
-        self._local = load_model(home.local_model).to(device)
-        self._encoder = load_model(home.encoder).to(device)
+        self.local = load_model(home.local_model).to(device)
+        self.encoder = load_model(home.encoder).to(device)
         self._device = device
-        self._rows: dict[Any, int] = {}
-        self._inputs = np.zeros((0,), np.float32)
-        if home.views.is_file():
-            table = read_table(home.views)
-            self._hold(table.array("ids"), table.array("x"))
+        dimension = int(self.encoder.dimension)  # type: ignore[arg-type]  # torch types every attribute alike
+        preprocess = preprocess_from_json(body["preprocess"])
+        super().__init__(body["name"], body["class_names"], dimension, preprocess, home.views)
 
-    def _hold(self, ids: LabelArray, inputs: npt.NDArray[np.float32]) -> None:
-        self._rows = {value: row for row, value in enumerate(np.asarray(ids).tolist())}
-        self._inputs = inputs
-
-    @property
-    def ids(self) -> list[Any]:
-        """The samples this party has."""
-        return list(self._rows)
-
-    @property
-    def dimension(self) -> int:
-        """Length of an embedding."""
-        return int(self._encoder.dimension)  # type: ignore[arg-type]  # torch types every attribute alike
-
-    def holding(self, ids: LabelArray, raw: Raw) -> TrainedParty:
-        """The same party with other views: given raw, preprocessed as in training."""
-        other = object.__new__(TrainedParty)
-        other.__dict__.update(self.__dict__)
-        inputs = apply_preprocess(self._preprocess, raw)
-        if len(inputs) != len(ids):
-            raise DataError(f"{len(ids)} ids for {len(inputs)} samples of party {self.name!r}: one id per sample")
-        other._hold(ids, inputs)
-        return other
-
-    def _answer(self, model: torch.nn.Module, ids: Sequence[Any], width: int, *, soft: bool) -> npt.NDArray[np.float32]:
-        rows = [self._rows.get(value, -1) for value in np.asarray(ids).tolist()]
-        there = np.flatnonzero(np.array(rows, dtype=np.int64) >= 0)
-        answers = np.full((len(rows), width), np.nan, np.float32)
-        if len(there):
-            outputs = forward_all(model, self._inputs[[rows[i] for i in there]], self._device)
-            answers[there] = (outputs.softmax(dim=1) if soft else outputs).numpy()
+    def _forward(self, inputs: npt.NDArray[np.float32], *, posterior: bool) -> npt.NDArray[np.float32]:
+        outputs = forward_all(self.local if posterior else self.encoder, inputs, self._device)
+        answers: npt.NDArray[np.float32] = (outputs.softmax(dim=1) if posterior else outputs).numpy()
         return answers
-
-    def posteriors(self, ids: Sequence[Any], /) -> npt.NDArray[np.float32]:
-        """Round 1: local posteriors (N, K); NaN for samples this party does not have."""
-        return self._answer(self._local, ids, len(self.class_names), soft=True)
-
-    def embeddings(self, ids: Sequence[Any], /) -> npt.NDArray[np.float32]:
-        """Round 2: embeddings (N, d); NaN for samples this party does not have."""
-        return self._answer(self._encoder, ids, self.dimension, soft=False)
 
 
 class TrainedFusion:

@@ -48,7 +48,7 @@ class PartyNode:
         _check_own(self._certificate, settings.name)
         access = Access(settings.coordinators, None if settings.deny_list is None else DenyList(settings.deny_list))
         self._views = open_views(settings.views)
-        source = source or open_source(settings.source, settings.name, self._views)
+        source = source or open_source(settings.source, settings.name, self._views, settings.threads)
         self._service = PartyService(settings, source, self._certificate)
         # A message is slightly longer than the numbers or ids in it.
         options = ServerOptions(

@@ -29,12 +29,15 @@ PREFIX = "GAINROUTE_PARTY_"
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSettings:
-    """Where the party's model versions come from: exactly one of `run`, `factory` and `columns`.
+    """Where the party's model versions come from: exactly one of `run`, `onnx`, `factory` and `columns`.
 
     Attributes
     ----------
     run
         A party's folder written by `gainroute train`, or a folder with one such folder per version.
+    onnx
+        A folder with local.onnx and encoder.onnx, written by `gainroute export` or your own, or a folder with one such
+        folder per version. It is served with onnxruntime, without torch.
     factory
         ``package.module:make_party``, which returns any object of the `Party` protocol.
     columns
@@ -48,6 +51,7 @@ class SourceSettings:
     """
 
     run: Path | None = None
+    onnx: Path | None = None
     factory: str = ""
     columns: Path | None = None
     models: Path | None = None
@@ -56,10 +60,10 @@ class SourceSettings:
     hash: str = ""
 
     def __post_init__(self) -> None:
-        given = [name for name in ("run", "factory", "columns") if getattr(self, name)]
+        given = [name for name in ("run", "onnx", "factory", "columns") if getattr(self, name)]
         if len(given) != 1:
             raise SettingError(
-                f"source gives {', '.join(given) or 'nothing'}; exactly one of run, factory, columns is needed"
+                f"source gives {', '.join(given) or 'nothing'}; exactly one of run, onnx, factory, columns is needed"
             )
         if not self.factory and (self.models or self.dimension or self.hash):
             raise SettingError("source.models, dimension and hash belong to source.factory: remove them")

@@ -1,4 +1,4 @@
-"""Where the model versions of a party come from: a trained run, a factory, or files of precomputed answers."""
+"""Where the models of a party come from: a trained run, ONNX files, a factory, or files of precomputed answers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from gainroute.federation.party.model import ModelVersion, version_of
 from gainroute.federation.party.settings import SourceSettings
 from gainroute.federation.party.views import ViewSource
 from gainroute.federation.transport.base import ModelDescription
+from gainroute.io.answering_party import AnsweringParty
 from gainroute.io.party_answers import read_columns
-from gainroute.io.run_folder import PartyFolder, RunFolder, hash_version_folder
+from gainroute.io.run_folder import OnnxFolder, PartyFolder, RunFolder, hash_version_folder
 
 __all__ = ["ModelSource", "open_source", "source_of"]
 
@@ -84,24 +85,32 @@ def source_of(*versions: ModelVersion) -> ModelSource:
     return ModelSource(lambda: list(by_place), lambda _: [], by_place.__getitem__)
 
 
-def open_source(settings: SourceSettings, name: str, views: ViewSource | None = None) -> ModelSource:
+def open_source(settings: SourceSettings, name: str, views: ViewSource | None = None, threads: int = 1) -> ModelSource:
     """Return the source that the settings select.
 
     Parameters
     ----------
     settings
-        With exactly one of `run`, `factory` and `columns`.
+        With exactly one of `run`, `onnx`, `factory` and `columns`.
     name
         Name of the party, which selects its folder in a complete run.
     views
         Where views are found, unless the model has them itself.
+    threads
+        Threads that onnxruntime computes with; 0 leaves the choice to it.
     """
-    run, columns, models = settings.run, settings.columns, settings.models
+    run, onnx, columns, models = settings.run, settings.onnx, settings.columns, settings.models
     if run is not None:
         return ModelSource(
             lambda: _party_folders(run, name),
             lambda place: list(PartyFolder(place).files),
             lambda place: _trained(place, views),
+        )
+    if onnx is not None:
+        return ModelSource(
+            lambda: _onnx_folders(onnx, name),
+            lambda place: list(OnnxFolder(place).files),
+            lambda place: _onnx(place, name, settings, views, threads),
         )
     if columns is not None:
         return ModelSource(
@@ -144,15 +153,18 @@ def _trained(place: Path, views: ViewSource | None) -> ModelVersion:
         if error.name != "torch":
             raise
         raise MissingExtraError("serving a trained run", "torch") from None
-    party: Any = TrainedParty(place)
+    return _answering(TrainedParty(place), PartyFolder(place).model_hash(), views)
+
+
+def _answering(party: AnsweringParty, model: str, views: ViewSource | None) -> ModelVersion:
     answering = party if views is None else _WithViews(party, views)
-    return version_of(answering, PartyFolder(place).model_hash(), party.class_names, party.dimension)
+    return version_of(answering, model, party.class_names, party.dimension)
 
 
 class _WithViews:
-    """A trained party whose views are looked up at each request."""
+    """A party whose views are looked up at each request."""
 
-    def __init__(self, party: Any, views: ViewSource) -> None:
+    def __init__(self, party: AnsweringParty, views: ViewSource) -> None:
         self._party, self._views = party, views
 
     def posteriors(self, ids: Sequence[str], /) -> npt.ArrayLike:
@@ -168,6 +180,26 @@ class _WithViews:
             rows = np.arange(len(found.positions))
             answers[found.positions] = getattr(self._party.holding(rows, found.raw), what)(rows)
         return answers
+
+
+# ---- ONNX files -------------------------------------------------------------------------------------
+
+
+def _onnx_folders(folder: Path, name: str) -> list[Path]:
+    def party_in(place: Path) -> Path | None:  # in an export of a complete run the party has a subfolder
+        return next((path for path in (place / name, place) if OnnxFolder(path).exists()), None)
+
+    single = party_in(folder)
+    if single is not None:
+        return [single]
+    return [found for version in sorted(_listed(folder)) if (found := party_in(version)) is not None]
+
+
+def _onnx(place: Path, name: str, settings: SourceSettings, views: ViewSource | None, threads: int) -> ModelVersion:
+    from gainroute.io.onnx_party import OnnxParty
+
+    party = OnnxParty(place, name, class_names=settings.classes, threads=threads)
+    return _answering(party, OnnxFolder(place).model_hash(), views)
 
 
 # ---- a factory --------------------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+"""`gainroute export`: the parties of a trained run as ONNX files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gainroute.cli._extras import needing
+from gainroute.cli._options import Json
+from gainroute.cli._output import console, guarded, print_json, table
+
+__all__ = ["export", "register"]
+
+
+@guarded
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `gainroute train` wrote.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="Gets one folder per party."),
+    ],
+    json: Json = False,
+) -> None:
+    """Export the models of every party as ONNX files, so that it can serve them without torch.
+
+    The answers of the exported models are compared with those of the run for all views in its folder: they agree within
+    1e-5, or nothing is exported. A party serves its folder with `onnx = "FOLDER/party"` under [source].
+    """
+    with needing("exporting to ONNX", "all"):
+        from gainroute.training.export import export_run
+
+        exported = export_run(run, out)
+    if json:
+        print_json({"folder": str(out), "parties": exported})
+        return
+    rows = table("party", "samples compared", "largest difference")
+    for name, body in exported.items():
+        rows.add_row(name, f"{body['samples']:,}", f"{max(body['difference'].values()):.1e}")
+    terminal = console()
+    terminal.print(rows)
+    terminal.print(f'{out} holds a folder per party, to be served by onnx = "…" under [source]', soft_wrap=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("export", short_help="Export a trained run's parties as ONNX files.")(export)

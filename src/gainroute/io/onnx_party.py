@@ -1,0 +1,90 @@
+"""A party whose models are ONNX files, run by onnxruntime; torch is not needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gainroute.errors import ArtifactError, MissingExtraError, NotAnArtifactError
+from gainroute.io.answering_party import AnsweringParty
+from gainroute.io.preprocess import preprocess_from_json
+from gainroute.io.run_folder import OnnxFolder, read_json
+
+__all__ = ["OnnxParty"]
+
+_BATCH = 512
+
+
+class OnnxParty(AnsweringParty):
+    """Serves posteriors and embeddings from a folder with ``local.onnx`` and ``encoder.onnx``.
+
+    Parameters
+    ----------
+    folder
+        Written by `gainroute export`, or with models of your own: each takes a batch of views (N, …) in float32, and
+        its first output is (N, K) posteriors or (N, d) embeddings.
+    name
+        Of the party, if the folder does not say it.
+    class_names
+        In column order, if the folder does not say it.
+    threads
+        Threads that a model computes with; 0 leaves the choice to onnxruntime.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], name: str = "", *, class_names: Sequence[str] = (), threads: int = 1
+    ) -> None:
+        home = OnnxFolder(Path(folder))
+        self._local, self._encoder = (_session(path, threads) for path in (home.local_model, home.encoder))
+        preprocess = None
+        if home.description.is_file():
+            body = read_json(home.description)
+            name, class_names, preprocess = body["name"], body["class_names"], preprocess_from_json(body["preprocess"])
+        classes, dimension = (
+            _width(s, path) for s, path in ((self._local, home.local_model), (self._encoder, home.encoder))
+        )
+        if len(class_names) != classes:
+            raise ArtifactError(
+                f"{home.local_model} has posteriors over {classes} classes, but {len(class_names)} names are given: "
+                "set source.classes, or export the run again"
+            )
+        super().__init__(name, class_names, dimension, preprocess, home.views)
+
+    def _forward(self, inputs: npt.NDArray[np.float32], *, posterior: bool) -> npt.NDArray[np.float32]:
+        session = self._local if posterior else self._encoder
+        takes = session.get_inputs()[0].name
+        whole = np.ascontiguousarray(inputs, dtype=np.float32)
+        outputs = [session.run(None, {takes: whole[i : i + _BATCH]})[0] for i in range(0, len(whole), _BATCH)]
+        return np.concatenate(outputs)
+
+
+def _session(path: Path, threads: int) -> Any:
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        if error.name != "onnxruntime":
+            raise
+        raise MissingExtraError("serving ONNX files", "onnx") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors only: warnings about optimisations are of no use to an operator
+    if not path.is_file():
+        raise ArtifactError(f"{path} is not there: name a folder with local.onnx and encoder.onnx")
+    try:
+        # From the path, not from bytes: large models keep their weights in files beside it.
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common base class of their own
+        raise NotAnArtifactError(f"{path} cannot be read by onnxruntime ({error}): export or copy it again") from error
+
+
+def _width(session: Any, path: Path) -> int:
+    shape = session.get_outputs()[0].shape
+    if len(shape) != 2 or not isinstance(shape[1], int):
+        raise NotAnArtifactError(f"{path}: its first output has shape {shape}; (N, a fixed number of values) is needed")
+    return int(shape[1])
