@@ -31,7 +31,10 @@ def test_a_report_is_made_of_the_answers_of_the_run(tmp_path: Path) -> None:
     assert (kept["codec"], kept["seconds"]["training"]) == ("int8", 3.0)
     assert kept["seconds"]["all"] >= 5
     assert kept["bytes"][-1] == 2 * (4 * len(names) + 16 + 4)
-    assert "</html>" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "</html>" in page
+    assert page.count("<figure") == page.count("<div class=scroll tabindex=0><picture>") > 0  # wide on a phone
+    assert "bounds the routers that give these answers" in page
     assert np.array_equal(load_record(tmp_path / "record.npz").test.strong_prediction, record.test.strong_prediction)
 
 

@@ -43,7 +43,10 @@ figure.narrow img{max-width:36rem}
 figcaption{margin-top:.5rem;max-width:44rem}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(19rem,1fr));gap:1rem 1.4rem;align-items:start}
 .pair figure{margin:.4rem 0}
-.scroll{overflow-x:auto;margin:1rem 0;-webkit-overflow-scrolling:touch}
+.scroll{overflow-x:auto;margin:1rem 0;scrollbar-width:thin;scrollbar-color:var(--faint) var(--tint);
+background:linear-gradient(to left,var(--paper) 40%,transparent) right/3rem 100% no-repeat local,
+linear-gradient(to left,color-mix(in srgb,var(--ink) 30%,transparent),transparent) right/1.1rem 100% no-repeat scroll}
+figure .scroll{margin:0}
 table{border-collapse:collapse;width:100%;font-size:.925rem;font-variant-numeric:tabular-nums}
 th,td{padding:.42rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--paper)}
@@ -64,7 +67,8 @@ td.best{background:color-mix(in srgb,var(--accent) 13%,transparent);border-radiu
 footer{margin-top:3.5rem;padding-top:1rem;border-top:1px solid var(--line)}
 code{font:.9em ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;background:var(--tint);padding:.1em .35em;
 border-radius:4px}
-@media(max-width:34rem){.cards{grid-template-columns:1fr}.card b{font-size:1.7rem}}
+@media(max-width:34rem){.cards{grid-template-columns:1fr}.card b{font-size:1.7rem}figure img{min-width:30rem}
+.pair figure img{min-width:0}}
 @media print{.card,.story{break-inside:avoid}h2{break-after:avoid}}
 """
 
@@ -131,9 +135,10 @@ def cards(shown: Sequence[Card]) -> str:
 def figure(light: bytes, dark: bytes, alt: str, caption: str, *, narrow: bool = False) -> str:
     """Embed a picture (SVG) in both themes; the screen picks one."""
     return (
-        f"<figure{' class=narrow' if narrow else ''}><picture>"
+        f"<figure{' class=narrow' if narrow else ''}><div class=scroll tabindex=0><picture>"
         f'<source media="(prefers-color-scheme: dark)" srcset="{_uri(dark)}">'
-        f'<img src="{_uri(light)}" alt="{escape(alt)}"></picture><figcaption>{_text(caption)}</figcaption></figure>'
+        f'<img src="{_uri(light)}" alt="{escape(alt)}"></picture></div>'
+        f"<figcaption>{_text(caption)}</figcaption></figure>"
     )
 
 
@@ -167,8 +172,10 @@ def table(
         body.append(f"<tr{f' class={kind}' if kind else ''}>{cells}</tr>")
     # Outside the scrolling part: on a phone, a caption as wide as its table would be cut off.
     below = paragraph(caption, small=True) if caption else ""
+    rows_html = "".join(body)
     return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>{below}'
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows_html}</tbody></table>'
+        f"</div>{below}"
     )
 
 
