@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import dis
 import hashlib
 import importlib.util
 import io
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from types import CodeType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -127,12 +128,16 @@ def _own_source(name: str, root: str) -> Path | None:
 
 
 def _imports(name: str, path: Path) -> Iterator[str]:
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)  # may be a module
+    """Names imported by a module, read from its bytecode: `ast.parse` of Python 3.11 fails at random beside threads."""
+    package = (name if path.name == "__init__.py" else name.rpartition(".")[0]).split(".")
+    waiting = [compile(path.read_bytes(), path, "exec", dont_inherit=True)]
+    while waiting:
+        code = waiting.pop()
+        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+        for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
+            if step.opname == "IMPORT_NAME":
+                above = package[: len(package) - level.argval + 1] if level.argval else []
+                base = ".".join([*above, *([step.argval] if step.argval else [])])
+                yield base
+                yield from (f"{base}.{imported}" for imported in names.argval or ())  # may be a module
