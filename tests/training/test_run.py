@@ -9,15 +9,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from pyarrow import parquet
 from torch import Tensor, nn
 
 import gainroute as gr
+import gainroute.training.run as run_module
 from gainroute.errors import ArtifactError, DataError, LabelError, MissingExtraError, NotAnArtifactError, SettingError
 from gainroute.experiments.run_report import report_run
 from gainroute.routing.payload import round_trip
 from gainroute.training.models.local import LocalCNN, LocalMLP
+from gainroute.training.optimise import threads
 from gainroute.training.prepare import read_aligned
+from gainroute.training.routes import Routes, train_routes
 from gainroute.training.run import answer_views, load_calibrated_router, train_run
 from gainroute.training.settings import RouteSettings, default_route_settings
 from gainroute.training.trained_run import TrainedParty, load_fusion, load_parties
@@ -133,6 +137,25 @@ def test_opening_a_run_without_torch_names_the_extra(tmp_path: Path, monkeypatch
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(MissingExtraError, match=r"opening a run .*gainroute\[torch\]"):
         gr.open_run(tmp_path)
+
+
+@pytest.mark.parametrize(("asked", "openmp", "used"), [(None, "", 1), (2, "", 2), (None, "3", 3), (0, "", 3)])
+def test_small_views_train_with_one_thread_unless_a_number_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int | None, openmp: str, used: int
+) -> None:
+    seen: list[int] = []
+
+    def train(*args: object, **settings: object) -> Routes:
+        seen.append(torch.get_num_threads())
+        return train_routes(*args, **settings)
+
+    monkeypatch.setattr(run_module, "train_routes", train)
+    monkeypatch.setenv("OMP_NUM_THREADS", openmp)
+    views, labels = _files(tmp_path / "old")
+    with threads(3):
+        train_run(views, labels, tmp_path / "run", settings=_quick(), threads=asked)
+        assert torch.get_num_threads() == 3, "as before"
+    assert seen == [used]
 
 
 def test_every_held_out_sample_is_answered_exactly_once_as_it_will_be_served(

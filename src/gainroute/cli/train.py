@@ -43,6 +43,13 @@ def train(
     label_column: LabelColumn = "label",
     seed: Annotated[int, typer.Option(help="Seed of the splits and of training.")] = 0,
     device: Device = "cpu",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            show_default=False,
+            help="Threads that torch computes with, 0 for its own choice. Default: one for small views.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace another run that the folder holds; it is refused otherwise.")
     ] = False,
@@ -65,7 +72,7 @@ def train(
             views, labels, out, budget=budget, codec=codec, seed=seed, test=test,
             calibration=calibration,
             id_column=id_column, label_column=label_column, kinds=parse_kinds(kind or []), epochs=epochs,
-            local_epochs=local_epochs, device=device, progress=progress, overwrite=overwrite,
+            local_epochs=local_epochs, device=device, progress=progress, overwrite=overwrite, threads=threads,
         )  # fmt: skip
         results = report_run(trained, progress)
     if json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -15,7 +16,19 @@ from gainroute.errors import SettingError
 from gainroute.routing.types import IntArray
 from gainroute.training.settings import FitSettings
 
-__all__ = ["Stepper", "batches", "check_device", "derive", "one_cycle", "seeded", "steps_in", "threads"]
+__all__ = [
+    "Stepper",
+    "batches",
+    "check_device",
+    "choose_threads",
+    "derive",
+    "one_cycle",
+    "seeded",
+    "steps_in",
+    "threads",
+]
+
+_SMALL_VIEW = 1024  # values per sample
 
 
 def derive(*keys: int | str) -> int:
@@ -58,6 +71,20 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def choose_threads(values: int) -> int:
+    """Number of threads to train with, for a largest view of `values` numbers per sample; 0 leaves torch's choice.
+
+    On small views torch's threads spend their time waiting for each other: one thread takes a fraction of the CPU time.
+    A number that the user set for OpenMP is kept.
+
+    Examples
+    --------
+    >>> choose_threads(16), choose_threads(3 * 64 * 64)
+    (1, 0)
+    """
+    return 0 if values > _SMALL_VIEW or os.environ.get("OMP_NUM_THREADS") else 1
 
 
 def batches(count: int, size: int, seed: int) -> Iterator[IntArray]:

@@ -25,7 +25,8 @@ from gainroute.routing.router import Router
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.training.answer import answer_as_served, answer_defer
 from gainroute.training.checkpoint import CheckpointStore
-from gainroute.training.optimise import check_device
+from gainroute.training.optimise import check_device, choose_threads
+from gainroute.training.optimise import threads as torch_threads
 from gainroute.training.prepare import Paths, Prepared, encode_labels, prepare_views, read_aligned
 from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import Routes, train_routes
@@ -90,6 +91,7 @@ def train_run(
     device: str = "cpu",
     progress: Progress | None = None,
     overwrite: bool = False,
+    threads: int | None = None,
 ) -> TrainedRun:
     """Train both routes on files of views, write the run folder, and calibrate its router.
 
@@ -112,6 +114,9 @@ def train_run(
         A torch device, and where progress is reported.
     overwrite
         Whether to delete another run that `out_dir` holds. A run of the same data and settings is resumed.
+    threads
+        Number of threads that torch computes with, 0 for torch's choice. By default one for small views, where more
+        would only wait for each other; see `gainroute.training.optimise.choose_threads`.
     """
     check_device(device)
     budget, codec = check_fraction(budget, "budget", BUDGET_REMEDY), check_codec(codec)
@@ -124,19 +129,22 @@ def train_run(
     run, data = RunFolder.at(writable_folder(out_dir)), prepared.train
     run.claim(hash_text(repr((data.fingerprint, data.party_names, chosen, seed))), overwrite=overwrite)
     store = CheckpointStore(run.work)
-    routes = train_routes(prepared.train, chosen, seed=seed, store=store, progress=progress, device=device)
-    config = {"seed": seed, "test": test, "calibration": calibration, **asdict(chosen)}
-    metadata = describe_training(config, prepared, routes, store.seconds())
+    if threads is None:
+        threads = choose_threads(max(view.clean[0].size for view in data.views))
+    with torch_threads(threads):
+        routes = train_routes(prepared.train, chosen, seed=seed, store=store, progress=progress, device=device)
+        config = {"seed": seed, "test": test, "calibration": calibration, **asdict(chosen)}
+        metadata = describe_training(config, prepared, routes, store.seconds())
 
-    run = write_run(out_dir, routes, prepared)
-    parties, fusion = load_parties(run.path, device), load_fusion(run.server.path, device)
-    held, tested = (
-        replace(
-            answer_as_served(parties, fusion, part.ids, part.labels, codec),
-            defer=answer_defer(routes.defer, part.views, device),
+        run = write_run(out_dir, routes, prepared)
+        parties, fusion = load_parties(run.path, device), load_fusion(run.server.path, device)
+        held, tested = (
+            replace(
+                answer_as_served(parties, fusion, part.ids, part.labels, codec),
+                defer=answer_defer(routes.defer, part.views, device),
+            )
+            for part in (prepared.calibration, prepared.test)
         )
-        for part in (prepared.calibration, prepared.test)
-    )
     router = calibrate_run(run.path, held, budget=budget, codec=codec, seed=seed)
     seconds = time.perf_counter() - began
     names = prepared.class_names, prepared.train.party_names
