@@ -77,7 +77,7 @@ def test_an_invalid_value_is_an_error_with_a_remedy(change, message):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("", "exactly one of run, factory, columns"),
+        ("", "exactly one of run, onnx, factory, columns"),
         ('columns = "a"\nrun = "b"', "run, columns; exactly one"),
         ('run = "b"\nmodels = "c"', "belong to source.factory"),
         ('run = "b"\nclasses = ["x", "y"]', "states its classes itself"),
