@@ -52,7 +52,8 @@ def _as_floats(values: ArrayLike, name: str) -> FloatArray:
 
 def _is_bfloat16(values: Any) -> bool:
     first = values[0] if isinstance(values, (list, tuple)) and values else values
-    return str(getattr(first, "dtype", "")) == "torch.bfloat16"
+    # A numpy dtype is none, and its name takes longer to write than a sample takes to score.
+    return not isinstance(first, np.ndarray) and str(getattr(first, "dtype", "")) == "torch.bfloat16"
 
 
 def as_local_posteriors(
