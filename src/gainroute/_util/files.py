@@ -74,11 +74,13 @@ def write_json(path: str | os.PathLike[str], body: Any) -> None:
     write_bytes(path, (json.dumps(body, indent=2) + "\n").encode())
 
 
-def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Any], *, compress: bool = False) -> None:
+def write_npz(
+    path: str | os.PathLike[str], arrays: Mapping[str, Any], *, compress: bool = False, private: bool = False
+) -> None:
     """Write arrays by name as an `.npz` file, as `write_bytes` does."""
     out = io.BytesIO()
     (np.savez_compressed if compress else np.savez)(out, **arrays)
-    write_bytes(path, out.getvalue())
+    write_bytes(path, out.getvalue(), private=private)
 
 
 def file_state(*paths: Path) -> FileState:
