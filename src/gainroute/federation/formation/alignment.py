@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-import numpy.typing as npt
-
 from gainroute.errors import DataError, InputError, SettingError
 from gainroute.federation.formation.groups import P256, BlindingGroup
 from gainroute.federation.formation.pseudonyms import PseudonymTable, comparable_ids, fingerprint
 from gainroute.io.ids import id_texts, rows_by_id
+from gainroute.io.preprocess import Raw
 
 __all__ = ["Alignment", "PartyAlignment", "intersect", "passes"]
 
@@ -101,7 +100,7 @@ class PartyAlignment:
         log.info("alignment: masked %d elements", count, extra={"elements": count, "left": self._may_mask})
         return masked
 
-    def commit(self, pseudonyms: Sequence[str | None], views: npt.ArrayLike) -> PseudonymTable:
+    def commit(self, pseudonyms: Sequence[str | None], views: Raw) -> PseudonymTable:
         """Build the table of the aligned samples.
 
         Parameters

@@ -6,19 +6,17 @@ import hashlib
 import hmac
 import os
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from gainroute._util.arrays import shown
 from gainroute._util.files import write_bytes, write_npz
 from gainroute.errors import DataError, InputError
 from gainroute.io.ids import id_texts, rows_by_id
+from gainroute.io.preprocess import Raw
 from gainroute.io.tables import read_table
 
 __all__ = ["PseudonymTable", "comparable_ids", "fingerprint", "kept_secret"]
@@ -44,7 +42,7 @@ def comparable_ids(ids: Sequence[Any]) -> list[str]:
     return [text if text.isascii() else unicodedata.normalize("NFC", text) for text in texts]
 
 
-def fingerprint(ids: Sequence[Any], views: npt.ArrayLike) -> str:
+def fingerprint(ids: Sequence[Any], views: Raw) -> str:
     """SHA-256 of ids and their views, whatever the order of the rows.
 
     Parameters
@@ -52,19 +50,22 @@ def fingerprint(ids: Sequence[Any], views: npt.ArrayLike) -> str:
     ids
         N texts or whole numbers, all different.
     views
-        N rows of any shape; may be mapped from a file.
+        An array of N rows, or columns of a table with N rows each, as `read_view` reads them.
     """
-    texts, rows = comparable_ids(ids), np.asanyarray(views)
-    if len(texts) != len(rows):
-        raise InputError(f"{len(texts):,} ids and {len(rows):,} views; every sample needs both")
-    if rows.dtype.hasobject:
-        raise InputError("views of Python objects have no fingerprint; pass an array of numbers or texts")
-    order = np.array(sorted(range(len(texts)), key=texts.__getitem__), dtype=np.intp)
-    digest = hashlib.sha256(f"{rows.dtype.str} {rows.shape}\n".encode())
-    for start in range(0, len(order), ROWS):
-        part = order[start : start + ROWS]
-        digest.update("".join(f"{texts[row]}\n" for row in part).encode())
-        digest.update(rows[part].tobytes())
+    texts = comparable_ids(ids)
+    columns = sorted(views.items()) if isinstance(views, Mapping) else [("", views)]
+    digest = hashlib.sha256()
+    for name, column in columns:
+        if len(column) != len(texts):
+            raise InputError(f"{len(texts):,} ids and {len(column):,} views; every sample needs both")
+        digest.update(f"{name!r} {column.dtype.str} {column.shape}\n".encode())
+    order = sorted(range(len(texts)), key=texts.__getitem__)
+    for start in range(0, len(order), ROWS):  # in parts, because views may be larger than the memory
+        rows = order[start : start + ROWS]
+        digest.update(repr([texts[row] for row in rows]).encode())
+        for _, column in columns:
+            part = column[rows]
+            digest.update(repr(part.tolist()).encode() if part.dtype.hasobject else part.tobytes())
     return digest.hexdigest()
 
 
@@ -118,7 +119,7 @@ class PseudonymTable:
         """The real ids of pseudonyms; raises InputError for an unknown pseudonym."""
         return _look_up(self._by_pseudonym, pseudonyms, "pseudonym")
 
-    def require_unchanged(self, ids: Sequence[Any], views: npt.ArrayLike) -> None:
+    def require_unchanged(self, ids: Sequence[Any], views: Raw) -> None:
         """Raise DataError if ids or views differ from those that were aligned."""
         found = fingerprint(ids, views)
         if not hmac.compare_digest(found, self.fingerprint):
