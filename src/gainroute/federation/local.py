@@ -112,12 +112,12 @@ def up(
     say
         Called with progress messages for the user.
     """
-    if Path(run) == DEFAULT_RUN and not RunFolder.at(run).exists():
+    if Path(run) == DEFAULT_RUN and not RunFolder(run).exists():
         raise DataError(
             f"there is no run in {run} yet: `gainroute demo` makes one in about a minute, or name a folder written by "
             "`gainroute train`"
         )
-    folder = RunFolder.at(Path(run).resolve())
+    folder = RunFolder(Path(run).resolve())
     parties = _check_run(folder)
     if not 0 <= port <= 65535:
         raise SettingError(f"port is {port}; 0 … 65535 are allowed, 0 takes a free one")

@@ -11,16 +11,17 @@ import numpy.typing as npt
 
 from gainroute.errors import DataError, NotAnArtifactError, SettingError
 from gainroute.io.features import TablePreprocess, fit_table
-from gainroute.io.standardise import Standardiser, fit_standardiser
 
 __all__ = [
     "KINDS",
     "ImagePreprocess",
     "Preprocess",
     "Raw",
+    "Standardiser",
     "apply_preprocess",
     "as_columns",
     "fit_preprocess",
+    "fit_standardiser",
     "parse_kinds",
     "preprocess_from_json",
 ]
@@ -28,6 +29,30 @@ __all__ = [
 Raw = Union[npt.NDArray[Any], Mapping[str, npt.NDArray[Any]]]  # noqa: UP007 (an alias, evaluated on Python 3.10)
 KINDS = ("auto", "images", "features")
 _MODEL_KINDS = {"cnn": "images", "mlp": "features"}
+
+
+@dataclass(frozen=True)
+class Standardiser:
+    """The mean and deviation of each channel of a view, (C,)."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __call__(self, view: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """`view` (N, C, …) with each channel shifted and scaled."""
+        shape = (1, -1) + (1,) * (view.ndim - 2)
+        mean = np.asarray(self.mean, np.float32).reshape(shape)
+        scale = (1 / np.asarray(self.deviation)).astype(np.float32).reshape(shape)
+        return np.asarray((view.astype(np.float32) - mean) * scale, dtype=np.float32)
+
+
+def fit_standardiser(view: npt.NDArray[Any]) -> Standardiser:
+    """Measure the channels of a training view (N, C, …); a constant channel is shifted only."""
+    axes = (0, *range(2, view.ndim))
+    mean = view.mean(axis=axes, dtype=np.float64)
+    deviation = view.std(axis=axes, dtype=np.float64)
+    deviation = np.where(deviation > 0, deviation, 1.0)
+    return Standardiser(tuple(mean.tolist()), tuple(deviation.tolist()))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,44 +29,21 @@ from gainroute.routing.types import Provenance
 
 __all__ = ["SERVER", "OnnxFolder", "PartyFolder", "RunFolder", "ServerFolder", "hash_version_folder", "read_json"]
 
+PathLike = str | os.PathLike[str]
 SERVER = "server"  # the holder of the fusion head, in a provenance
 
 
-@dataclass(frozen=True)
 class PartyFolder:
     """``run/parties/<name>``, in a run or copied to the party's own machine."""
 
-    path: Path
-
-    @property
-    def description(self) -> Path:
-        """Preprocessing and class names, JSON."""
-        return self.path / "party.json"
-
-    @property
-    def local_model(self) -> Path:
-        """The Round-1 classifier."""
-        return self.path / "local.safetensors"
-
-    @property
-    def encoder(self) -> Path:
-        """The Round-2 encoder."""
-        return self.path / "encoder.safetensors"
-
-    @property
-    def views(self) -> Path:
-        """The party's views by id, preprocessed."""
-        return self.path / "views.npz"
-
-    @property
-    def model_files(self) -> tuple[Path, ...]:
-        """What the models consist of: weights, preprocessing and classes."""
-        return self.description, self.local_model, self.encoder
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """All files that its answers depend on."""
-        return *self.model_files, self.views
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        self.description = self.path / "party.json"  # preprocessing and class names
+        self.local_model = self.path / "local.safetensors"  # the Round-1 classifier
+        self.encoder = self.path / "encoder.safetensors"  # the Round-2 encoder
+        self.views = self.path / "views.npz"  # the party's views by id, preprocessed
+        self.model_files = self.description, self.local_model, self.encoder
+        self.files = *self.model_files, self.views  # all that its answers depend on
 
     def exists(self) -> bool:
         """Whether this is a party's folder."""
@@ -78,41 +54,17 @@ class PartyFolder:
         return hash_named_files((file.name, file) for file in self.model_files)
 
 
-@dataclass(frozen=True)
 class OnnxFolder:
     """A party's models as ONNX files: ``<out>/<name>`` as `gainroute export` writes it, or one of your own."""
 
-    path: Path
-
-    @property
-    def local_model(self) -> Path:
-        """The Round-1 classifier: a batch of views → posteriors (N, K)."""
-        return self.path / "local.onnx"
-
-    @property
-    def encoder(self) -> Path:
-        """The Round-2 encoder: a batch of views → embeddings (N, d)."""
-        return self.path / "encoder.onnx"
-
-    @property
-    def description(self) -> Path:
-        """Preprocessing and class names, JSON, as in the run; without it the models take views as they are."""
-        return self.path / "party.json"
-
-    @property
-    def export(self) -> Path:
-        """What was exported, and how closely the answers agree, JSON; models of your own have none."""
-        return self.path / "export.json"
-
-    @property
-    def views(self) -> Path:
-        """The party's views by id, preprocessed."""
-        return self.path / "views.npz"
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """All files that its answers depend on."""
-        return self.local_model, self.encoder, self.description, self.export, self.views
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        self.local_model = self.path / "local.onnx"  # the Round-1 classifier: a batch of views → posteriors (N, K)
+        self.encoder = self.path / "encoder.onnx"  # the Round-2 encoder: a batch of views → embeddings (N, d)
+        self.description = self.path / "party.json"  # as in the run; without it the models take views as they are
+        self.export = self.path / "export.json"  # what was exported and how closely it agrees; not for your own models
+        self.views = self.path / "views.npz"  # the party's views by id, preprocessed
+        self.files = self.local_model, self.encoder, self.description, self.export, self.views
 
     def exists(self) -> bool:
         """Whether this is a folder with ONNX models."""
@@ -126,10 +78,7 @@ class OnnxFolder:
     def model_hash(self) -> str:
         """Hash of the run's models that the export was verified against; that of the files for models of your own.
 
-        Raises
-        ------
-        ArtifactError
-            If the files are not those that were verified.
+        Raises ArtifactError if the files are not those that were verified.
         """
         if not self.export.is_file():
             return self.content_hash()
@@ -142,88 +91,43 @@ class OnnxFolder:
         return str(body["model_hash"])
 
 
-@dataclass(frozen=True)
 class ServerFolder:
     """``run/server``, in a run or copied to the coordinator's own machine."""
 
-    path: Path
-
-    @property
-    def head(self) -> Path:
-        """The fusion head for all parties."""
-        return self.path / "head.safetensors"
-
-    @property
-    def masked_head(self) -> Path:
-        """The fusion head for any subset of the parties."""
-        return self.path / "masked.safetensors"
-
-    @property
-    def router(self) -> Path:
-        """The calibrated router."""
-        return self.path / "router.safetensors"
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        self.head = self.path / "head.safetensors"  # the fusion head for all parties
+        self.masked_head = self.path / "masked.safetensors"  # the fusion head for any subset of the parties
+        self.router = self.path / "router.safetensors"  # the calibrated router
 
     def model_hash(self) -> str:
         """Hash of both heads."""
         return hash_contents(self.head, self.masked_head)
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """A folder that training writes.
 
     Examples
     --------
-    >>> RunFolder.at("run").party("front").encoder.as_posix()
+    >>> RunFolder("run").party("front").encoder.as_posix()
     'run/parties/front/encoder.safetensors'
     """
 
-    path: Path
-
-    @classmethod
-    def at(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """The run folder at a path; nothing is read yet."""
-        return cls(Path(path))
-
-    @property
-    def description(self) -> Path:
-        """Party names and class names, JSON; written last, so that a folder with this file is complete."""
-        return self.path / "run.json"
-
-    @property
-    def server(self) -> ServerFolder:
-        """The coordinator's part."""
-        return ServerFolder(self.path / "server")
-
-    @property
-    def record(self) -> Path:
-        """The answers of both routes on the held-out parts."""
-        return self.path / "record.npz"
-
-    @property
-    def results(self) -> Path:
-        """Every figure of the report, JSON."""
-        return self.path / "results.json"
-
-    @property
-    def report(self) -> Path:
-        """The report, HTML."""
-        return self.path / "report.html"
-
-    @property
-    def work(self) -> Path:
-        """Checkpoints, from which an interrupted run is resumed."""
-        return self.path / "work"
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        self.description = self.path / "run.json"  # written last, so that a folder with this file is complete
+        self.server = ServerFolder(self.path / "server")
+        self.record = self.path / "record.npz"  # the answers of both routes on the held-out parts
+        self.results = self.path / "results.json"  # every figure of the report
+        self.report = self.path / "report.html"
+        self.work = self.path / "work"  # checkpoints, from which an interrupted run is resumed
 
     def claim(self, fingerprint: str, *, overwrite: bool = False) -> None:
         """Reserve the folder for the run of this fingerprint; raises DataError if it holds another one.
 
-        Parameters
-        ----------
-        fingerprint
-            Of the data and settings: the run with the same one is resumed.
-        overwrite
-            Whether to delete everything that belongs to another run.
+        The fingerprint is that of data and settings: the run with the same one is resumed. With `overwrite`, everything
+        that belongs to another run is deleted.
         """
         owner = self.work / "fingerprint"
         held = owner.read_text() if owner.is_file() else None
@@ -272,7 +176,7 @@ class RunFolder:
         return Provenance({**models, SERVER: self.server.model_hash()}, check_codec(codec))
 
 
-def hash_version_folder(folder: str | os.PathLike[str]) -> str:
+def hash_version_folder(folder: PathLike) -> str:
     """Hash of a folder: all its files except hidden ones."""
     root = Path(folder)
     files = [path for path in root.rglob("*") if path.is_file()]

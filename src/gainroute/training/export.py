@@ -42,7 +42,7 @@ def export_run(run_dir: str | os.PathLike[str], out_dir: str | os.PathLike[str])
     dict
         For each party what its ``export.json`` holds, see `export_party`.
     """
-    run = RunFolder.at(run_dir)
+    run = RunFolder(run_dir)
     load_calibrated_router(run.path)
     return {name: export_party(run.party(name).path, Path(out_dir) / name) for name in run.party_names}
 

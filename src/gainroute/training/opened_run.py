@@ -93,7 +93,7 @@ def open_run(run_dir: str | os.PathLike[str], *, device: str = "cpu") -> OpenedR
             raise
         raise MissingExtraError("opening a run", "torch") from None
     router = load_calibrated_router(run_dir)
-    return OpenedRun(router, load_parties(run_dir, device), load_fusion(RunFolder.at(run_dir).server.path, device))
+    return OpenedRun(router, load_parties(run_dir, device), load_fusion(RunFolder(run_dir).server.path, device))
 
 
 def _raw(view: Any, name: str) -> Raw:

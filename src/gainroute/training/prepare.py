@@ -14,8 +14,14 @@ import numpy.typing as npt
 
 from gainroute._util.arrays import shown
 from gainroute.errors import DataError, LabelError, SettingError
-from gainroute.io.preprocess import ImagePreprocess, Preprocess, apply_preprocess, fit_preprocess
-from gainroute.io.standardise import Standardiser, fit_standardiser
+from gainroute.io.preprocess import (
+    ImagePreprocess,
+    Preprocess,
+    Standardiser,
+    apply_preprocess,
+    fit_preprocess,
+    fit_standardiser,
+)
 from gainroute.io.views import PartyView, align, read_labels, read_view
 from gainroute.routing.types import IntArray, LabelArray
 from gainroute.training.data.dataset import Augment, Dataset, Part

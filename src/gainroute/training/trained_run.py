@@ -36,7 +36,7 @@ def write_run(folder: str | os.PathLike[str], routes: Routes, prepared: Prepared
     prepared
         The data they were trained on.
     """
-    run, strong = RunFolder.at(folder), routes.strong
+    run, strong = RunFolder(folder), routes.strong
     names, classes = list(prepared.train.party_names), list(prepared.class_names)
     served = prepared.calibration.joined(prepared.test) if prepared.whole is None else prepared.whole
     for index, name in enumerate(names):
@@ -133,5 +133,5 @@ def load_fusion(server_dir: str | os.PathLike[str], device: str = "cpu") -> Trai
 
 def load_parties(run_dir: str | os.PathLike[str], device: str = "cpu") -> list[TrainedParty]:
     """Every party of a run, in the order of training."""
-    run, device = RunFolder.at(run_dir), check_device(device)
+    run, device = RunFolder(run_dir), check_device(device)
     return [TrainedParty(run.party(name).path, device) for name in run.party_names]

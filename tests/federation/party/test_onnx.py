@@ -49,7 +49,7 @@ def test_an_exported_party_answers_as_its_run_within_1e_5(exported):
 
 def test_the_coordinator_sees_the_models_of_the_run_as_long_as_the_files_are_those_verified(exported, tmp_path):
     root, _ = exported
-    expected = RunFolder.at(root / "run").party("left").model_hash()
+    expected = RunFolder(root / "run").party("left").model_hash()
     (version,) = open_source(SourceSettings(onnx=root / "onnx"), "left").scan().values()
     assert version.model.hash == expected
     changed = shutil.copytree(root / "onnx/left", tmp_path / "left")

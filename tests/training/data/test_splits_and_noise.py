@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gainroute.errors import DataError, SettingError
-from gainroute.io.standardise import fit_standardiser
+from gainroute.io.preprocess import fit_standardiser
 from gainroute.training.data import load_dataset
 from gainroute.training.data.augment import FlipShift
 from gainroute.training.data.dataset import Part
