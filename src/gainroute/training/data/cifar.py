@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +27,8 @@ from gainroute.training.data.settings import AugmentSettings, DataSettings
 __all__ = ["Cifar", "cifar10", "cifar100", "download", "load_cifar", "read_binary", "read_python"]
 
 _PIXELS = 3 * 32 * 32
-_CHUNK = 1 << 20
 
 Images = npt.NDArray[np.uint8]
-
-
-def _checked(path: Path, algorithm: str, expected: str) -> bytes:
-    data = path.read_bytes()
-    found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
-    if found != expected:
-        raise DataError(
-            f"{path} is damaged: {algorithm} {found}, expected {expected}; delete it and fetch the archive again"
-        )
-    return data
 
 
 def read_binary(data: bytes, label_bytes: int, where: str) -> tuple[Images, IntArray]:
@@ -63,37 +52,32 @@ def read_python(data: bytes, label_key: bytes, where: str) -> tuple[Images, IntA
 
 
 def _read(folder: Path, version: CifarFiles, layout: CifarLayout, part: str) -> tuple[Images, IntArray]:
-    files = version.train if part == "train" else version.test
-    images, labels = [], []
-    for name, checksum in files.items():
+    read = []
+    for name, checksum in (version.train if part == "train" else version.test).items():
         path = folder / name
         if not path.is_file():
             raise DataError(f"{path} does not exist: unpack {version.archive} again, or use --download")
-        data = _checked(path, version.algorithm, checksum)
+        data = path.read_bytes()
+        found = hashlib.new(version.algorithm, data, usedforsecurity=False).hexdigest()
+        if found != checksum:
+            raise DataError(
+                f"{path} is damaged: {version.algorithm} {found}, expected {checksum}; delete it and fetch the archive "
+                "again"
+            )
         if version is layout.binary:
-            x, y = read_binary(data, layout.label_bytes, str(path))
+            read.append(read_binary(data, layout.label_bytes, str(path)))
         else:
-            x, y = read_python(data, layout.label_key, str(path))
-        images.append(x)
-        labels.append(y)
+            read.append(read_python(data, layout.label_key, str(path)))
+    images, labels = zip(*read, strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
 
 def load_cifar(
     name: str, data_dir: Path, augment: AugmentSettings | None = None, layout: CifarLayout | None = None
 ) -> Dataset:
-    """Read the official files under `data_dir`, the binary form if both are there.
+    """Read the official files of "cifar10" or "cifar100" under `data_dir`, the binary form if both are there.
 
-    Parameters
-    ----------
-    name
-        ``"cifar10"`` or ``"cifar100"``.
-    data_dir
-        The folder that contains ``cifar-10-batches-bin`` or one of the others.
-    augment
-        Flips and shifts of training quadrants.
-    layout
-        File names and checksums; the official ones by default.
+    `augment` flips and shifts the training quadrants; `layout` replaces the official file names and checksums.
     """
     layout = layout or LAYOUTS[name]
     found = [version for version in (layout.binary, layout.python) if (data_dir / version.folder).is_dir()]
@@ -102,8 +86,7 @@ def load_cifar(
             f"neither {layout.binary.folder} nor {layout.python.folder} is in {data_dir}: unpack "
             f"{layout.binary.archive} there, or use --download where there is a network"
         )
-    version, parts = found[0], []
-    first = 0
+    version, parts, first = found[0], [], 0
     for part in ("train", "test"):
         images, labels = _read(data_dir / version.folder, version, layout, part)
         if int(labels.max()) >= len(layout.class_names):
@@ -121,36 +104,22 @@ def load_cifar(
 def download(name: str, data_dir: Path, layout: CifarLayout | None = None, timeout: float = 30.0) -> Path:
     """Download the official binary archive, verify it, unpack the known files, and return their folder.
 
-    Parameters
-    ----------
-    name
-        ``"cifar10"`` or ``"cifar100"``.
-    data_dir
-        The folder to unpack in; created if needed.
-    layout
-        Address and checksums; the official ones by default.
-    timeout
-        Seconds to wait for an answer before giving up.
+    The folder is created under `data_dir`; the server has `timeout` seconds to answer.
     """
     version = (layout or LAYOUTS[name]).binary
-    body, digest = io.BytesIO(), hashlib.md5(usedforsecurity=False)
     try:
         with urllib.request.urlopen(version.archive, timeout=timeout) as answer:  # noqa: S310 (address is ours)
-            while chunk := answer.read(_CHUNK):
-                digest.update(chunk)
-                body.write(chunk)
-    except (urllib.error.URLError, OSError) as error:
+            body = answer.read()
+    except (OSError, HTTPException) as error:  # a URLError is an OSError
         raise DataError(
             f"{version.archive} could not be fetched ({error}): without a network, fetch it elsewhere and "
             f"unpack it in {data_dir}, so that {data_dir / version.folder} exists"
         ) from error
-    if digest.hexdigest() != version.archive_md5:
-        raise DataError(
-            f"{version.archive} came with md5 {digest.hexdigest()}, expected {version.archive_md5}: try again"
-        )
+    digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
+    if digest != version.archive_md5:
+        raise DataError(f"{version.archive} came with md5 {digest}, expected {version.archive_md5}: try again")
     folder = data_dir / version.folder
-    body.seek(0)
-    with tarfile.open(fileobj=body) as archive:
+    with tarfile.open(fileobj=io.BytesIO(body)) as archive:
         for file in (*version.train, *version.test):
             # Only known files, under names of our own: paths inside the archive are never used.
             member = archive.extractfile(f"{version.folder}/{file}")

@@ -9,52 +9,37 @@ __all__ = ["LAYOUTS", "CifarFiles", "CifarLayout"]
 
 @dataclass(frozen=True)
 class CifarFiles:
-    """The files of one official form of a data set.
+    """The files of one official form of a data set."""
 
-    Attributes
-    ----------
-    archive, archive_md5
-        The file to download, and its published checksum.
-    folder
-        The folder that the archive unpacks to.
-    train, test
-        File names with their checksums, in official order.
-    algorithm
-        Of those checksums.
-    """
-
-    archive: str
+    archive: str  # the file to download
     archive_md5: str
-    folder: str
-    train: dict[str, str]
+    folder: str  # what the archive unpacks to
+    train: dict[str, str]  # file names with their checksums, in official order
     test: dict[str, str]
-    algorithm: str
+    algorithm: str  # of these checksums
 
 
 @dataclass(frozen=True)
 class CifarLayout:
-    """A data set in its binary and its python form.
-
-    Attributes
-    ----------
-    binary, python
-        The two forms.
-    label_bytes
-        Number of labels before each image in the binary form; the last is the class.
-    label_key
-        The key of the class in the python form.
-    class_names
-        In the order of the labels.
-    """
+    """A data set in its binary and its python form."""
 
     binary: CifarFiles
     python: CifarFiles
-    label_bytes: int
-    label_key: bytes
-    class_names: tuple[str, ...]
+    label_bytes: int  # labels before each image in the binary form; the last is the class
+    label_key: bytes  # of the class in the python form
+    class_names: tuple[str, ...]  # in the order of the labels
 
 
 _URL = "https://www.cs.toronto.edu/~kriz/"
+_CIFAR100 = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
 
 LAYOUTS = {
     "cifar10": CifarLayout(
@@ -109,107 +94,6 @@ LAYOUTS = {
         ),
         2,
         b"fine_labels",
-        (
-            "apple",
-            "aquarium_fish",
-            "baby",
-            "bear",
-            "beaver",
-            "bed",
-            "bee",
-            "beetle",
-            "bicycle",
-            "bottle",
-            "bowl",
-            "boy",
-            "bridge",
-            "bus",
-            "butterfly",
-            "camel",
-            "can",
-            "castle",
-            "caterpillar",
-            "cattle",
-            "chair",
-            "chimpanzee",
-            "clock",
-            "cloud",
-            "cockroach",
-            "couch",
-            "crab",
-            "crocodile",
-            "cup",
-            "dinosaur",
-            "dolphin",
-            "elephant",
-            "flatfish",
-            "forest",
-            "fox",
-            "girl",
-            "hamster",
-            "house",
-            "kangaroo",
-            "keyboard",
-            "lamp",
-            "lawn_mower",
-            "leopard",
-            "lion",
-            "lizard",
-            "lobster",
-            "man",
-            "maple_tree",
-            "motorcycle",
-            "mountain",
-            "mouse",
-            "mushroom",
-            "oak_tree",
-            "orange",
-            "orchid",
-            "otter",
-            "palm_tree",
-            "pear",
-            "pickup_truck",
-            "pine_tree",
-            "plain",
-            "plate",
-            "poppy",
-            "porcupine",
-            "possum",
-            "rabbit",
-            "raccoon",
-            "ray",
-            "road",
-            "rocket",
-            "rose",
-            "sea",
-            "seal",
-            "shark",
-            "shrew",
-            "skunk",
-            "skyscraper",
-            "snail",
-            "snake",
-            "spider",
-            "squirrel",
-            "streetcar",
-            "sunflower",
-            "sweet_pepper",
-            "table",
-            "tank",
-            "telephone",
-            "television",
-            "tiger",
-            "tractor",
-            "train",
-            "trout",
-            "tulip",
-            "turtle",
-            "wardrobe",
-            "whale",
-            "willow_tree",
-            "wolf",
-            "woman",
-            "worm",
-        ),
+        tuple(_CIFAR100.split()),
     ),
 }

@@ -35,14 +35,9 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def load_arrays(data: bytes, where: str) -> Any:
-    """Unpickle containers, strings, numbers and numpy arrays; anything else raises DataError.
+    """Unpickle containers, strings (those of Python 2 as bytes), numbers and numpy arrays; else DataError.
 
-    Parameters
-    ----------
-    data
-        The pickle. Strings of Python 2 become bytes.
-    where
-        The name of the file, for errors.
+    `where` names the file in errors.
     """
     try:
         return _ArraysOnly(io.BytesIO(data), encoding="bytes").load()

@@ -33,13 +33,7 @@ def quadrants(images: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], ...]:
 
 
 def load_digits(settings: DataSettings, _data_dir: Path | None = None) -> Dataset:
-    """Load the digits: four parties, ten classes, a fixed stratified 30 % as test part.
-
-    Parameters
-    ----------
-    settings
-        The shift of the augmentation; digits are never mirrored.
-    """
+    """Load the digits: four parties, ten classes, a fixed stratified 30 % as test part; they are never mirrored."""
     try:
         from sklearn.datasets import load_digits as embedded
     except ImportError as error:

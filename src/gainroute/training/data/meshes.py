@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gainroute._util.files import write_bytes, write_npz
-from gainroute._util.progress import NoProgress, Progress
+from gainroute._util.progress import Progress
 from gainroute.errors import DataError, SettingError
 from gainroute.routing.types import IntArray
 
@@ -50,8 +50,7 @@ def read_off(path: Path) -> Mesh:
         raise DataError(f"{path} cannot be read ({error.strerror}): fetch the official archive again") from error
     if not words or not words[0].startswith("OFF"):
         raise DataError(f"{path} does not begin with 'OFF': it is not an OFF mesh")
-    glued = words[0][3:]
-    numbers = [glued, *words[1:]] if glued else words[1:]
+    numbers = [words[0][3:], *words[1:]] if words[0] != "OFF" else words[1:]
     try:
         vertices, faces = int(numbers[0]), int(numbers[1])
         flat = np.array(numbers[3 : 3 + 3 * vertices], dtype=np.float64).reshape(vertices, 3)
@@ -104,22 +103,9 @@ def _sample_file(job: tuple[Path, Path, int, int]) -> None:
 def build_points(
     tree: Path, out: Path, *, count: int, seed: int = 0, workers: int = 2, progress: Progress | None = None
 ) -> Path:
-    """Sample every mesh of the tree and write ``points.npz``.
+    """Sample `count` points (see `points_needed`) of every mesh and write ``points.npz``, the path `out`.
 
-    Parameters
-    ----------
-    tree
-        The folder with one folder per class.
-    out
-        Path of ``points.npz``; clouds are cached in a folder next to it.
-    count
-        Points per mesh; see `points_needed`.
-    seed
-        Of the samples.
-    workers
-        Number of processes.
-    progress
-        Where progress is reported.
+    The tree has one folder per class. Clouds are cached in a folder next to `out`; `workers` processes sample them.
     """
     if count < 1:
         raise SettingError(f"{count} points per mesh: at least 1 is needed")
@@ -132,7 +118,7 @@ def build_points(
     cache.mkdir(parents=True, exist_ok=True)
     every = [(file, cache / f"{file.stem}.npy") for part in _PARTS for file in files[part]]
     jobs = [(file, target, count, seed) for file, target in every if not target.is_file()]
-    progress = progress or NoProgress()
+    progress = progress or Progress()
     progress.start("meshes", len(every), len(every) - len(jobs))
     if jobs:
         with ProcessPoolExecutor(max_workers=workers) as pool:

@@ -51,15 +51,7 @@ def read_points(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def load_modelnet40(settings: DataSettings, data_dir: Path | None) -> Dataset:
-    """Render both views of every object.
-
-    Parameters
-    ----------
-    settings
-        Image size, splat and augmentation.
-    data_dir
-        The folder that holds ``modelnet40/points.npz``.
-    """
+    """Render both views of every object of ``modelnet40/points.npz``, a file in `data_dir`."""
     arrays = read_points(required_folder("modelnet40", data_dir) / "modelnet40" / "points.npz")
     cameras = tuple(CAMERAS.values())
 

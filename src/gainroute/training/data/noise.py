@@ -31,16 +31,9 @@ def noisy_classes(classes: int, count: int, seed: int) -> IntArray:
 
 
 def add_noise(views: Sequence[npt.NDArray[np.float32]], sigma: float, seed: int) -> tuple[npt.NDArray[np.float32], ...]:
-    """Add zero-mean Gaussian noise of standard deviation `sigma` to every view.
+    """Add zero-mean Gaussian noise of standard deviation `sigma` to every view; all are standardised.
 
-    Parameters
-    ----------
-    views
-        Standardised views, one per party.
-    sigma
-        The standard deviation; the views have deviation 1 per channel on the training part.
-    seed
-        The noise depends only on the seed: a sample that two regimes touch is the same noisy sample in both.
+    The noise depends only on the seed: a sample that two regimes touch is the same noisy sample in both.
     """
     if sigma < 0:
         raise SettingError(f"sigma is {sigma}: a deviation is 0 or more")

@@ -50,32 +50,15 @@ def centred(points: Points) -> Points:
 def render(
     points: Points, camera: Camera, size: int, splat: int = 1, keep: npt.NDArray[np.bool_] | None = None
 ) -> npt.NDArray[np.float32]:
-    """Depth images (N, 1, size, size) of clouds (N, P, 3) within the unit ball.
+    """Depth images (N, 1, size, size) of clouds (N, P, 3) within the unit ball, less the points not in `keep` (N, P).
 
-    Parameters
-    ----------
-    points
-        The clouds; what lies outside the ball is moved to the edge of the image.
-    camera
-        Where the images are taken from.
-    size
-        Width and height in pixels.
-    splat
-        Width and height of a point in pixels.
-    keep
-        (N, P), False for points that are left out.
+    A point is `splat` pixels wide and high; what lies outside the ball is moved to the edge of the image.
     """
-    images = np.empty((len(points), 1, size, size), np.float32)
-    for first in range(0, len(points), _CHUNK):
-        part = slice(first, first + _CHUNK)
-        images[part] = _render(points[part], camera.axes(), size, splat, None if keep is None else keep[part])
-    return images
-
-
-def _render(
-    points: Points, axes: Points, size: int, splat: int, keep: npt.NDArray[np.bool_] | None
-) -> npt.NDArray[np.float32]:
-    seen = points @ axes.T
+    if len(points) > _CHUNK:
+        parts = [slice(first, first + _CHUNK) for first in range(0, len(points), _CHUNK)]
+        kept = [None if keep is None else keep[part] for part in parts]
+        return np.concatenate([render(points[p], camera, size, splat, k) for p, k in zip(parts, kept, strict=True)])
+    seen = points @ camera.axes().T
     near = np.clip(_BACK + (1 - _BACK) * (seen[..., 2] + 1) / 2, _BACK, 1).astype(np.float32)
     if keep is not None:
         near = np.where(keep, near, np.float32(0))

@@ -57,13 +57,7 @@ def stratified_split(labels: npt.ArrayLike, share: float, seed: int) -> tuple[In
 
 
 def split_hash(*parts: tuple[LabelArray, IntArray]) -> str:
-    """A SHA-256 over the ids and labels of each part, in order.
-
-    Parameters
-    ----------
-    parts
-        Pairs of ids and labels: training, calibration, test.
-    """
+    """A SHA-256 over the ids and labels of each part: training, calibration, test."""
     digest = hashlib.sha256()
     for ids, labels in parts:
         body = "\n".join(f"{name}\t{label}" for name, label in zip(ids.tolist(), labels.tolist(), strict=True))
