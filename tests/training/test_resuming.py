@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from gainroute._util.progress import NoProgress
+from gainroute._util.progress import Progress
 from gainroute.errors import NotAnArtifactError, StorageError
 from gainroute.routing.types import IntArray
 from gainroute.training.answer import answer
@@ -32,7 +32,7 @@ class _KilledError(Exception):
     pass
 
 
-class _KillAfter(NoProgress):
+class _KillAfter(Progress):
     """Breaks off after so many epochs, as a kill would."""
 
     def __init__(self, epochs: int) -> None:
@@ -56,9 +56,9 @@ def _data() -> TrainingData:
     return TrainingData(views, labels, 3, ("left", "right"), "fingerprint")
 
 
-def _outcome(folder: Path | None, progress: NoProgress | None = None) -> RouteAnswers:
+def _outcome(folder: Path | None, progress: Progress | None = None) -> RouteAnswers:
     data = _data()
-    routes = train_routes(data, SETTINGS, seed=0, store=CheckpointStore(folder), progress=progress or NoProgress())
+    routes = train_routes(data, SETTINGS, seed=0, store=CheckpointStore(folder), progress=progress or Progress())
     return answer(routes, Part(np.arange(48), data.labels, tuple(view.clean for view in data.views)))
 
 

@@ -1,4 +1,4 @@
-"""Progress of long work: a small protocol, and implementations that print nothing, lines, or a bar."""
+"""Progress of long work: shown as lines, as a bar, or not at all."""
 
 from __future__ import annotations
 
@@ -6,48 +6,29 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
-__all__ = ["BarProgress", "LineProgress", "NoProgress", "Progress", "show_progress"]
+__all__ = ["BarProgress", "LineProgress", "Progress", "show_progress"]
 
 
-class Progress(Protocol):
-    """Where long work reports its progress: one task at a time, started by name and advanced in equal steps."""
+class Progress:
+    """Where long work reports its progress: one task at a time, started by name and advanced in equal steps.
+
+    This one shows nothing.
+    """
 
     def start(self, name: str, total: int, done: int = 0) -> None:
         """Start the task `name` of `total` steps, `done` of which an earlier run has finished."""
-        ...
 
     def advance(self, note: str = "") -> None:
         """Report that one more step is done, with a short note such as the loss."""
-        ...
 
     def say(self, text: str) -> None:
         """Report a line of text."""
-        ...
 
 
-class NoProgress:
-    """Prints nothing."""
-
-    def start(self, name: str, total: int, done: int = 0) -> None:
-        """Ignore the task."""
-
-    def advance(self, note: str = "") -> None:
-        """Ignore the step."""
-
-    def say(self, text: str) -> None:
-        """Ignore the text."""
-
-
-class LineProgress:
-    """One line per step, for logs, with the seconds since the start.
-
-    Parameters
-    ----------
-    stream
-        Where lines are written.
-    """
+class LineProgress(Progress):
+    """One line per step, for logs, with the seconds since the start."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._began = stream, time.monotonic()
@@ -68,14 +49,15 @@ class LineProgress:
         self._stream.flush()
 
 
-class BarProgress:
+class BarProgress(Progress):
     """A bar with the remaining time, for a terminal. Only the current task is shown: a seed has dozens of them."""
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
 
-        self.bars = Progress(
+        self.bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -105,7 +87,7 @@ class BarProgress:
 def show_progress(*, lines: bool = True) -> Iterator[Progress]:
     """Show progress on stderr: a bar in a terminal; elsewhere one line per step, or nothing."""
     if not sys.stderr.isatty():
-        yield LineProgress(sys.stderr) if lines else NoProgress()
+        yield LineProgress(sys.stderr) if lines else Progress()
         return
     bar = BarProgress()
     with bar.bars:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gainroute._util.files import write_bytes
-from gainroute._util.progress import NoProgress
+from gainroute._util.progress import Progress
 from gainroute._version import __version__
 from gainroute.errors import MissingExtraError, NotAnArtifactError
 from gainroute.evaluation.figures import encode
@@ -25,7 +25,6 @@ from gainroute.io.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from typing_extensions import Self
 
 __all__ = ["print_demo", "run_demo"]
 
@@ -53,7 +52,7 @@ def run_demo(out_dir: str | Path, *, seed: int = 0, progress: bool = True) -> di
     out.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     config = load_config("digits")
-    with _Bars(config) if progress else _Silence() as bars:
+    with _bars(config) if progress else nullcontext(Progress()) as bars:
         record = _record(config, seed, out, bars)
         bars.start("routing and drawing", 3)
         study = study_of([record])
@@ -72,14 +71,15 @@ def run_demo(out_dir: str | Path, *, seed: int = 0, progress: bool = True) -> di
     return results | {"folder": str(out)}
 
 
-def _record(config: Config, seed: int, out: Path, bars: Any) -> Record:
+def _record(config: Config, seed: int, out: Path, bars: Progress) -> Record:
     """Read the record of an earlier run, or train; a record of another config or seed is not used."""
     path, folder = out / "record.npz", out / "run"
     try:
         kept = load_record(path)
     except NotAnArtifactError:
         kept = None
-    known = kept is not None and kept.seed == seed and _same(kept.metadata.get("config"), config.as_dict())
+    wanted = json.loads(json.dumps(config.as_dict()))  # as in a record
+    known = kept is not None and kept.seed == seed and kept.metadata.get("config") == wanted
     if kept is not None and known and RunFolder(folder).server.router.is_file():
         return kept
     try:
@@ -94,10 +94,6 @@ def _record(config: Config, seed: int, out: Path, bars: Any) -> Record:
         raise MissingExtraError("the demo", "all") from error
     save_record(record, path, bits=32)  # last: a record means that the run's folder is complete
     return record
-
-
-def _same(kept: Any, wanted: Any) -> bool:
-    return json.dumps(kept, sort_keys=True) == json.dumps(wanted, sort_keys=True)
 
 
 def print_demo(results: Mapping[str, Any], console: Console) -> None:
@@ -117,41 +113,25 @@ def print_demo(results: Mapping[str, Any], console: Console) -> None:
 # ---- progress -----------------------------------------------------------------------------------
 
 
-class _Silence(NoProgress):
-    def __enter__(self) -> Self:
-        return self
+@contextmanager
+def _bars(config: Config) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing."""
+    columns = TextColumn("{task.description:<22}"), BarColumn(bar_width=36), TextColumn("{task.percentage:>3.0f} %")
+    with Bars(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
+        yield _BarPerKind(bars, {"local": 4, "defer": 4 * len(config.defer.alphas)})
 
 
-class _Bars:
+class _BarPerKind(Progress):
     """One bar per kind of model: a bar per model would fill the screen, learning to defer alone has sixteen."""
 
-    def __init__(self, config: Config) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        parties = 4
-        self._models = {"local": parties, "defer": parties * len(config.defer.alphas)}
+    def __init__(self, bars: Any, models: Mapping[str, int]) -> None:
+        self._bars, self._models = bars, models
         self._words = {"local": "local classifiers", "vfl": "strong route (VFL)", "defer": "learning to defer"}
-        self._bars = Progress(
-            TextColumn("{task.description:<22}"), BarColumn(bar_width=36), TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(), console=Console(stderr=True),
-        )  # fmt: skip
         self._tasks: dict[str, Any] = {}
         self._kind = ""
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
 
     def start(self, name: str, total: int, done: int = 0) -> None:
         self._kind = name.partition(" ")[0]

@@ -10,7 +10,7 @@ from typing import Any
 
 from gainroute import __version__
 from gainroute._util.files import write_bytes
-from gainroute._util.progress import NoProgress, Progress
+from gainroute._util.progress import Progress
 from gainroute.experiments.measures import Routed, measures_at, routed
 from gainroute.experiments.pages.headline import headline_of
 from gainroute.experiments.pages.run import draw_own, own_page
@@ -46,7 +46,7 @@ def report_run(trained: TrainedRun, progress: Progress | None = None) -> dict[st
     dict
         What ``results.json`` holds: `gainroute.experiments.study.summarise`, a headline, and the router as deployed.
     """
-    began, progress = time.perf_counter(), progress or NoProgress()
+    began, progress = time.perf_counter(), progress or Progress()
     progress.start("routing and drawing", 3)
     names = trained.class_names, trained.party_names
     record = Record("own", trained.seed, trained.calibration, trained.test, {}, {}, *names, trained.metadata)
@@ -98,7 +98,7 @@ def evaluate_run(
     run, dimensions = _routed_by(router, answers), [party.dimension for party in opened.parties]
 
     at = measures_at([run], RATES)
-    others = _baselines(RunFolder.at(run_dir), answers)
+    others = _baselines(RunFolder(run_dir), answers)
     budgets = []
     for i, rate in enumerate(RATES):
         given, accuracy = run.deploy(router.threshold_for(rate))

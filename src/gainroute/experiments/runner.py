@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gainroute._util.progress import LineProgress, NoProgress, Progress
+from gainroute._util.progress import LineProgress, Progress
 from gainroute.errors import SettingError
 from gainroute.experiments.config import Config, load_config
 from gainroute.experiments.quantisation import quantisation_shift
@@ -84,7 +84,7 @@ def run_cell(
     dataset = load_dataset(config.data, data_dir)
     prepared = prepare_dataset(dataset, config.data.calibration, seed, repr(config.data))
     store = CheckpointStore(None if work_dir is None else Path(work_dir) / config.name / f"seed{seed}")
-    progress = progress or NoProgress()
+    progress = progress or Progress()
     with threads(config.threads):
         routes = train_routes(prepared.train, config.routes, seed=seed, store=store, progress=progress, device=device)
         began = time.perf_counter()

@@ -14,7 +14,7 @@ import torch
 
 from gainroute._util.files import writable_folder
 from gainroute._util.hashing import hash_text
-from gainroute._util.progress import NoProgress, Progress
+from gainroute._util.progress import Progress
 from gainroute.errors import ArtifactError, DataError
 from gainroute.io.run_folder import SERVER, RunFolder
 from gainroute.routing.artifacts import load, save
@@ -120,13 +120,13 @@ def train_run(
     """
     check_device(device)
     budget, codec = check_fraction(budget, "budget", BUDGET_REMEDY), check_codec(codec)
-    began, progress = time.perf_counter(), progress or NoProgress()
+    began, progress = time.perf_counter(), progress or Progress()
     prepared = prepare_views(
         views, labels, seed=seed, test=test, calibration=calibration, id_column=id_column, label_column=label_column,
         kinds=kinds,
     )  # fmt: skip
     chosen = settings or default_route_settings(len(prepared.train.labels), epochs, local_epochs)
-    run, data = RunFolder.at(writable_folder(out_dir)), prepared.train
+    run, data = RunFolder(writable_folder(out_dir)), prepared.train
     run.claim(hash_text(repr((data.fingerprint, data.party_names, chosen, seed))), overwrite=overwrite)
     store = CheckpointStore(run.work)
     if threads is None:
@@ -198,7 +198,7 @@ def calibrate_run(
     seed
         Of the folds in which the threshold is cross-fitted.
     """
-    run = RunFolder.at(run_dir)
+    run = RunFolder(run_dir)
     provenance, names = run.provenance(codec), run.class_names
     router = ExpectedGainRouter(budget, seed=seed, classes=names)
     labels = np.array(names)[answers.labels]
@@ -210,7 +210,7 @@ def calibrate_run(
 
 def load_calibrated_router(run_dir: str | os.PathLike[str]) -> Router:
     """Load a run's router; raises ArtifactError unless it was calibrated with the models in the folder."""
-    run = RunFolder.at(run_dir)
+    run = RunFolder(run_dir)
     holders = {*run.party_names, SERVER}
     router = load(run.server.router)
     calibrated, now = router.provenance_.models, run.provenance(router.provenance_.codec).models

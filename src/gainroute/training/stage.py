@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from gainroute._util.progress import NoProgress, Progress
+from gainroute._util.progress import Progress
 from gainroute.routing.types import IntArray
 from gainroute.training.checkpoint import Checkpoint, CheckpointState, ModelState, Stateful, gather, scatter
 from gainroute.training.optimise import Stepper, batches, derive, seeded, steps_in
@@ -41,7 +41,7 @@ class Stage:
     name: str
     seed: int
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    progress: Progress = field(default_factory=NoProgress)
+    progress: Progress = field(default_factory=Progress)
     device: str = "cpu"
 
     @property
