@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.rows import show, write
 
-TOPICS = ("calibration", "routing", "training", "onnx", "serving")
+TOPICS = ("calibration", "routing", "training", "onnx", "federation", "serving")
 
 
 def main(topic: str) -> int:
