@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from synthetic import world
+from typer.testing import CliRunner
 
 import gainroute as gr
 from gainroute._util.files import writable_folder, write_bytes
-from gainroute.cli._output import guarded, resumable
+from gainroute.cli._command import Command, ResumableCommand
 from gainroute.errors import DataError, GainrouteError, LabelError, SettingError, StorageError
 from gainroute.evaluation.metrics import operating_point
 from gainroute.io.posteriors import load_outcomes
@@ -92,15 +94,20 @@ def test_a_damaged_npz_is_named_wherever_the_damage_is(tmp_path: Path) -> None:
         load_outcomes(bad)
 
 
-def test_an_interrupted_run_says_that_the_same_command_resumes(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(ResumableCommand, "interrupted; the same command resumes"), (Command, "interrupted\n")],
+)
+def test_an_interrupted_run_says_that_the_same_command_resumes(kind: type[Command], message: str) -> None:
+    app = typer.Typer()
+
+    @app.command(cls=kind)
     def stopped() -> None:
         raise KeyboardInterrupt
 
-    for decorator, message in ((resumable, "interrupted; the same command resumes"), (guarded, "interrupted\n")):
-        with pytest.raises(BaseException) as caught:  # noqa: PT011 (typer's Exit, which is no SystemExit)
-            decorator(stopped)()
-        assert caught.value.exit_code == 130  # type: ignore[attr-defined]
-        assert message in capsys.readouterr().err
+    done = CliRunner().invoke(app)
+    assert done.exit_code == 130
+    assert message in done.stderr
 
 
 MESSAGES: dict[str, Any] = {

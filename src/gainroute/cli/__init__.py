@@ -6,6 +6,7 @@ Exit codes: 0 success, 2 unusable input (one paragraph on stderr gives the cause
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -26,7 +27,8 @@ from gainroute.cli import (
     route,
     train,
     up,
-)
+)  # fmt: skip
+from gainroute.cli._command import Command, ResumableCommand
 
 __all__ = ["app", "main"]
 
@@ -55,21 +57,36 @@ def gainroute(
 ) -> None:
     """Decide, sample by sample, whether the expensive answer is worth asking for.
 
-    You have a cheap answer (the pooled posteriors of one or more parties) and an expensive one that is right more
-    often. From labelled samples, gainroute learns where the expensive answer is expected to help, and spends a budget
+    You have a weak answer (the pooled posteriors of one or more parties) and a strong one that costs more and is right
+    more often. From labelled samples, gainroute learns where the strong answer is expected to help, and spends a budget
     there. The usual order: fit a router on calibration data, plan the budget on other labelled data, route new data.
 
     New here? Run: gainroute demo
     """
 
 
-# In the order of `gainroute --help`.
-_COMMANDS = (
-    fit, plan, route, compare, demo, reproduce, report, train, evaluate, data, up, coordinator, party, export,
-    recalibrate,
-)  # fmt: skip
-for _command in _COMMANDS:
-    _command.register(app)
+_COMMANDS: dict[Callable[..., None], str] = {  # in the order of `gainroute --help`
+    fit.fit: "Fit a router on labelled calibration data.",
+    plan.plan: "Show what each budget buys: table and figure.",
+    route.route: "Decide which new samples to escalate.",
+    route.explain: "Show why one sample is escalated or kept.",
+    compare.compare: "Compare all routers on your own data.",
+    demo.demo: "See it work, on data that come with the package.",
+    reproduce.reproduce: "Run the paper's benchmarks, and report.",
+    report.report: "Rebuild tables and figures from records.",
+    train.train: "Train both routes on your own views.",
+    evaluate.evaluate: "Apply a trained run to new data.",
+    up.up: "Serve a run on this machine, with a dashboard.",
+    coordinator.coordinator: "Serve a federation over HTTP.",
+    party.party: "Serve one party, beside its own data.",
+    export.export: "Export a trained run's parties as ONNX files.",
+    recalibrate.recalibrate: "Refit a router from its decision log.",
+}
+_RESUMABLE = (demo.demo, reproduce.reproduce, train.train)
+for _command, _text in _COMMANDS.items():
+    app.command(cls=ResumableCommand if _command in _RESUMABLE else Command, short_help=_text)(_command)
+app.add_typer(data.data, name="data", short_help="Prepare the benchmarks' data.")
+app.add_typer(party.certs, name="certs", short_help="Create and inspect certificates.")
 
 
 def main() -> None:

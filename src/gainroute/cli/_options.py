@@ -5,46 +5,23 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from gainroute.errors import DataError, SettingError
 from gainroute.routing.types import FloatArray
 
 __all__ = [
-    "CacheDir",
-    "CheckClassOrder",
-    "Classes",
-    "Data",
-    "DataDir",
-    "Device",
-    "FilesCommand",
-    "IdColumn",
-    "Json",
-    "LabelColumn",
-    "LabelFile",
-    "Labels",
-    "ManyCommand",
-    "On",
-    "Posteriors",
-    "RecordsDir",
-    "ReportDir",
-    "RouterFile",
-    "Utility",
-    "Views",
-    "number_or",
-    "numbers",
-    "read_utility",
-    "whole_numbers",
-]
+    "CacheDir", "CheckClassOrder", "Classes", "Data", "DataDir", "Device", "IdColumn", "Json", "LabelColumn",
+    "LabelFile", "Labels", "On", "Posteriors", "RecordsDir", "ReportDir", "RouterFile", "Run", "Utility", "Views",
+    "number_or", "numbers", "read_utility",
+]  # fmt: skip
 
 Data = Annotated[
     Path | None,
     typer.Argument(
         metavar="DATA",
-        show_default=False,
         help="An .npz file (arrays local_posteriors (M, N, K), labels, strong_prediction, and optionally "
         "strong_posterior, weak_prediction, sample_weight, present, ids, class_names) or a Parquet file (columns id, "
         "label, strong_prediction, and posterior_<party> for each party).",
@@ -53,27 +30,20 @@ Data = Annotated[
 Posteriors = Annotated[
     list[Path] | None,
     typer.Option(
-        "--posteriors",
         metavar="FILE...",
-        show_default=False,
         help="Instead of DATA: one Parquet file per party, joined by --on, such as --posteriors a.parquet b.parquet.",
     ),
 ]
 Labels = Annotated[
     Path | None,
     typer.Option(
-        "--labels",
-        metavar="FILE",
-        show_default=False,
-        help="With --posteriors: the Parquet file with the columns label and strong_prediction.",
+        metavar="FILE", help="With --posteriors: the Parquet file with the columns label and strong_prediction."
     ),
 ]
 On = Annotated[
     str | None,
     typer.Option(
-        "--on",
         metavar="COLUMN",
-        show_default=False,
         help="With --posteriors: the column that identifies a sample in every file, such as customer_id. Samples that "
         "are not in all files are counted and left out.",
     ),
@@ -81,9 +51,7 @@ On = Annotated[
 Classes = Annotated[
     str | None,
     typer.Option(
-        "--classes",
         metavar="A,B,...",
-        show_default=False,
         help="Names of the classes in the order of the posteriors' columns, if the file does not hold them.",
     ),
 ]
@@ -95,13 +63,12 @@ CheckClassOrder = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `gainroute train` wrote.")]
 RouterFile = Annotated[Path, typer.Argument(metavar="ROUTER", help="A router that `gainroute fit` wrote.")]
 Utility = Annotated[
     Path | None,
     typer.Option(
-        "--utility",
         metavar="FILE",
-        show_default=False,
         help="Value of each answer: a K × K table (.csv or .npy), rows the true class, columns the answer. By default "
         "every right answer is worth 1 and every wrong one 0.",
     ),
@@ -110,24 +77,18 @@ Utility = Annotated[
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir",
         metavar="FOLDER",
-        show_default=False,
         help="Holds the data files (modelnet40/points.npz, cifar-10-batches-bin, …); the digits need none.",
     ),
 ]
-RecordsDir = Annotated[Path, typer.Option("--records-dir", metavar="FOLDER", help="Where the records are.")]
+RecordsDir = Annotated[Path, typer.Option(metavar="FOLDER", help="Where the records are.")]
 ReportDir = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where pages, tables and figures go.")]
-CacheDir = Annotated[
-    Path, typer.Option("--cache-dir", metavar="FOLDER", help="Where fitted scores are kept; it may be deleted.")
-]
-Device = Annotated[str, typer.Option("--device", help="A torch device, such as cpu or cuda.")]
+CacheDir = Annotated[Path, typer.Option(metavar="FOLDER", help="Where fitted scores are kept; it may be deleted.")]
+Device = Annotated[str, typer.Option(help="A torch device, such as cpu or cuda.")]
 Views = Annotated[
     list[Path],
     typer.Option(
-        "--views",
         metavar="FILE...",
-        show_default=False,
         help="One file per party, named after the party: .npz with x (N, …) and optional ids, or Parquet with an id "
         "column, such as --views front.npz side.npz.",
     ),
@@ -135,45 +96,11 @@ Views = Annotated[
 LabelFile = Annotated[
     Path,
     typer.Option(
-        "--labels",
-        metavar="FILE",
-        show_default=False,
-        help=".npz with labels (N,) and optional ids, or Parquet with an id and a label column.",
+        metavar="FILE", help=".npz with labels (N,) and optional ids, or Parquet with an id and a label column."
     ),
 ]
-IdColumn = Annotated[str, typer.Option("--id-column", help="The column of a Parquet file that identifies a sample.")]
-LabelColumn = Annotated[str, typer.Option("--label-column", help="The column of a Parquet file that is the label.")]
-
-
-class ManyCommand(TyperCommand):
-    """A command whose options `many` take every value that follows them, up to the next option."""
-
-    many: ClassVar[tuple[str, ...]] = ("--seeds", "--views", "--router", "--kind")
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Repeat the option before each of its values, which is how options with several values are parsed."""
-        spread: list[str] = []
-        taking: str | None = None
-        for i, arg in enumerate(args):
-            if arg == "--":
-                spread += args[i:]
-                break
-            if arg in self.many:
-                taking = arg
-                if i + 1 == len(args) or args[i + 1].startswith("-"):
-                    spread.append(arg)  # no value follows: the parser reports it
-            elif taking is not None and not arg.startswith("-"):
-                spread += [taking, arg]
-            else:
-                taking = None
-                spread.append(arg)
-        return super().parse_args(ctx, spread)
-
-
-class FilesCommand(ManyCommand):
-    """A command whose `--posteriors` takes all the files that follow it."""
-
-    many = ("--posteriors",)
+IdColumn = Annotated[str, typer.Option(help="The column of a Parquet file that identifies a sample.")]
+LabelColumn = Annotated[str, typer.Option(help="The column of a Parquet file that is the label.")]
 
 
 def number_or(text: str | None, name: str, words: Sequence[str]) -> Any:
@@ -186,22 +113,13 @@ def number_or(text: str | None, name: str, words: Sequence[str]) -> Any:
         raise SettingError(f"{name} is {text!r}; a number or one of {', '.join(words)} is needed") from None
 
 
-def numbers(text: str, name: str) -> list[float]:
+def numbers(text: str, name: str, kind: type[float] = float, example: str = "0.1,0.2") -> list[Any]:
     """Read numbers separated by commas."""
     try:
-        return [float(part) for part in text.split(",")]
+        return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise SettingError(f"{name} is {text!r}; numbers separated by commas are needed, such as 0.1,0.2") from None
-
-
-def whole_numbers(text: str, name: str) -> list[int]:
-    """Read whole numbers separated by commas."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise SettingError(
-            f"{name} is {text!r}; whole numbers separated by commas are needed, such as 512,512"
-        ) from None
+        what = "whole numbers" if kind is int else "numbers"
+        raise SettingError(f"{name} is {text!r}; {what} separated by commas are needed, such as {example}") from None
 
 
 def read_utility(path: Path | None) -> FloatArray | None:

@@ -7,35 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from gainroute._util.progress import show_progress
+from gainroute.cli import _options as opt
+from gainroute.cli._command import notes
 from gainroute.cli._loading import read_data
-from gainroute.cli._options import (
-    CheckClassOrder,
-    Classes,
-    Data,
-    FilesCommand,
-    Json,
-    Labels,
-    On,
-    Posteriors,
-    Utility,
-    numbers,
-    read_utility,
-)
-from gainroute.cli._output import budget_text, console, guarded, notes, print_json, table
+from gainroute.cli._output import budget_text, print_json, print_table, table
 from gainroute.evaluation.compare import ORACLE, REFERENCE, Comparison, candidates, compare_routers, load_router
 
-__all__ = ["compare", "register"]
+__all__ = ["compare"]
 
 
-@guarded
 def compare(
-    data: Data = None,
+    data: opt.Data = None,
     router: Annotated[
         list[str] | None,
         typer.Option(
-            "--router",
             metavar="NAME|MODULE:CLASS",
-            show_default=False,
             help="Another router: a name that an installed package offers, or a class of a module that is installed or "
             "in this folder (its code is run). May be repeated.",
         ),
@@ -44,14 +30,14 @@ def compare(
     budgets: Annotated[
         str, typer.Option(metavar="B,B,...", help="Budgets at which routers are compared, from 0 to 1.")
     ] = "0.1,0.2,0.4",
-    utility: Utility = None,
+    utility: opt.Utility = None,
     seed: Annotated[int, typer.Option(help="Seed of the folds and the bootstrap.")] = 0,
-    posteriors: Posteriors = None,
-    labels: Labels = None,
-    on: On = None,
-    classes: Classes = None,
-    check_class_order: CheckClassOrder = True,
-    json: Json = False,
+    posteriors: opt.Posteriors = None,
+    labels: opt.Labels = None,
+    on: opt.On = None,
+    classes: opt.Classes = None,
+    check_class_order: opt.CheckClassOrder = True,
+    json: opt.Json = False,
 ) -> None:
     """Compare all routers on your own labelled data, by cross-validation.
 
@@ -59,9 +45,9 @@ def compare(
     confidence, the simplest rule: escalate where the largest pooled probability is lowest.
     """
     with notes() as said:
-        worth = read_utility(utility)
+        worth = opt.read_utility(utility)
         named = candidates(worth) | {spec: load_router(spec) for spec in router or []}
-        rates = numbers(budgets, "--budgets")
+        rates = opt.numbers(budgets, "--budgets")
         read = read_data(data, posteriors, labels, on, classes)
         read.require("labels", "strong_prediction")
         whole = read.complete()
@@ -102,7 +88,6 @@ def _columns(known: Any) -> dict[str, Any]:
 
 
 def _print(made: Comparison) -> None:
-    out = console()
     accuracy = made.measure == "accuracy"
     at = [budget_text(b) for b in made.budgets]
 
@@ -110,8 +95,6 @@ def _print(made: Comparison) -> None:
         return f"{100 * v:.1f}" if accuracy else f"{v:.4g}"
 
     def difference(row: Any, i: int) -> str:
-        if row.name in (REFERENCE, ORACLE):
-            return ""
         scale, digits = (100, 1) if accuracy else (1, 4)
         ends = f"{scale * row.low[i]:+.{digits}f} to {scale * row.high[i]:+.{digits}f}"
         return f"{scale * row.difference[i]:+.{digits}f} ({ends})"
@@ -120,22 +103,19 @@ def _print(made: Comparison) -> None:
     main = table("router", *(f"at {b}" for b in at), "share of oracle")
     for row in made.rows:
         main.add_row(row.name, *(value(float(v)) for v in row.value), f"{100 * row.oracle_share:.0f} %")
-    out.print(f"{unit} at equal budgets ({made.samples:,} samples, {made.folds} folds)", style="bold")
-    out.print(main)
+    print_table(main, f"{unit} at equal budgets ({made.samples:,} samples, {made.folds} folds)")
     points = "points of accuracy" if accuracy else "utility"
     against = table("router", *(f"at {b}" for b in at))
     for row in made.rows:
         if row.name not in (REFERENCE, ORACLE):
             against.add_row(row.name, *(difference(row, i) for i in range(len(at))))
-    out.print(f"Difference from confidence in {points} (95 % interval)", style="bold")
-    out.print(against)
-    out.print(
+    print_table(against, f"Difference from confidence in {points} (95 % interval)")
+    typer.echo(
         f"Never escalating gives {value(made.weak)}, always {value(made.strong)}. Share of oracle: how much of what a "
-        "router that knew the labels would gain over random escalation; 0 is random.",
-        soft_wrap=True,
+        "router that knew the labels would gain over random escalation; 0 is random."
     )
     for line in _verdict(made, at):
-        out.print(line, soft_wrap=True)
+        typer.echo(line)
 
 
 def _verdict(made: Comparison, at: list[str]) -> list[str]:
@@ -169,15 +149,10 @@ def _result(made: Comparison) -> dict[str, Any]:
                 made.measure: row.value,
                 "oracle_share": row.oracle_share,
                 "difference_from_confidence": row.difference,
-                "interval": [[float(a), float(b)] for a, b in zip(row.low, row.high, strict=True)],
+                "interval": list(zip(row.low, row.high, strict=True)),
                 "beats_confidence": row.beats_reference,
             }
             for row in made.rows
         ],
         "beat_confidence": list(made.winners),
     }
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("compare", cls=FilesCommand, short_help="Compare all routers on your own data.")(compare)

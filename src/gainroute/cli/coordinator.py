@@ -7,23 +7,20 @@ from typing import Annotated
 
 import typer
 
-from gainroute.cli._extras import needing
-from gainroute.cli._output import guarded
+from gainroute.cli._command import needing
 from gainroute.errors import SettingError
 
-__all__ = ["coordinator", "register"]
+__all__ = ["coordinator"]
 
 
-@guarded
 def coordinator(
     config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", show_default=False, help="A TOML file; see deploy/."),
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="A TOML file; see deploy/.")
     ] = None,
     new_token: Annotated[
         bool, typer.Option("--new-token", help="Draw a token, print it and its hash for the config, and stop.")
     ] = False,
-    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Answer clients in two rounds, asking the parties for embeddings only where the expected gain says so.
 
@@ -47,8 +44,3 @@ def coordinator(
     settings = load_coordinator_settings(config)
     log_to_stderr(log_level)
     run_coordinator(settings, on_ready=lambda url: typer.echo(f"listening on {url}"))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("coordinator", short_help="Serve a federation over HTTP.")(coordinator)

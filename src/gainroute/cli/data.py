@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 
+from gainroute.cli._command import Command
 from gainroute.cli._options import Json
-from gainroute.cli._output import guarded, print_json
+from gainroute.cli._output import print_json
 from gainroute.errors import SettingError
 
-__all__ = ["cifar10", "cifar100", "modelnet40", "register"]
+__all__ = ["cifar10", "cifar100", "data", "modelnet40"]
+
+data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Prepare the benchmarks' data.")
 
 
-@guarded
+@data.command(cls=Command, short_help="Points from the official OFF meshes.")
 def modelnet40(
     tree: Annotated[
         Path,
@@ -23,16 +26,10 @@ def modelnet40(
         ),
     ],
     out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", metavar="FOLDER", show_default=False, help="Gets modelnet40/points.npz; later --data-dir."
-        ),
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Gets modelnet40/points.npz; later --data-dir.")
     ],
     image_size: Annotated[
-        int,
-        typer.Option(
-            "--image-size", help="Width and height of the views in pixels; decides how many points a mesh needs."
-        ),
+        int, typer.Option(help="Width and height of the views in pixels; decides how many points a mesh needs.")
     ] = 32,
     workers: Annotated[int, typer.Option(help="Number of processes.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
@@ -50,8 +47,28 @@ def modelnet40(
         build_points(tree, path, count=count, seed=seed, workers=workers, progress=progress)
     if json:
         print_json({"file": str(path), "points_a_mesh": count})
-        return
-    typer.echo(f"{count:,} points per mesh in\n{path}\nnext: gainroute reproduce modelnet40 --data-dir {out}")
+    else:
+        typer.echo(f"{count:,} points per mesh in\n{path}\nnext: gainroute reproduce modelnet40 --data-dir {out}")
+
+
+CifarDir = Annotated[
+    Path, typer.Option("--data-dir", metavar="FOLDER", help="Where the official files are, or are fetched to.")
+]
+Download = Annotated[
+    bool, typer.Option("--download", help="Fetch the official archive if it is not there, and verify it.")
+]
+
+
+@data.command(cls=Command, short_help="Fetch or check CIFAR-10.")
+def cifar10(data_dir: CifarDir, download: Download = False, json: Json = False) -> None:
+    """Fetch CIFAR-10, or check what is there against the official checksums."""
+    _cifar("cifar10", data_dir, download, json)
+
+
+@data.command(cls=Command, short_help="Fetch or check CIFAR-100.")
+def cifar100(data_dir: CifarDir, download: Download = False, json: Json = False) -> None:
+    """Fetch CIFAR-100, or check what is there against the official checksums."""
+    _cifar("cifar100", data_dir, download, json)
 
 
 def _cifar(source: str, data_dir: Path, download: bool, json: bool) -> None:
@@ -59,44 +76,13 @@ def _cifar(source: str, data_dir: Path, download: bool, json: bool) -> None:
 
     if download:
         download_dataset(source, data_dir)
-    data = load_dataset(source, data_dir)
-    counts = {"train": len(data.train), "test": len(data.test), "classes": data.classes}
+    found = load_dataset(source, data_dir)
+    train, test = len(found.train), len(found.test)
     if json:
+        counts = {"train": train, "test": test, "classes": found.classes}
         print_json({"dataset": source, "folder": str(data_dir), **counts})
-        return
-    typer.echo(
-        f"{source}: {counts['train']:,} training and {counts['test']:,} test images, checksums verified\n"
-        f"next: gainroute reproduce {source} --data-dir {data_dir}"
-    )
-
-
-CifarDir = Annotated[
-    Path,
-    typer.Option(
-        "--data-dir", metavar="FOLDER", show_default=False, help="Where the official files are, or are fetched to."
-    ),
-]
-Download = Annotated[
-    bool, typer.Option("--download", help="Fetch the official archive if it is not there, and verify it.")
-]
-
-
-@guarded
-def cifar10(data_dir: CifarDir, download: Download = False, json: Json = False) -> None:
-    """Fetch CIFAR-10, or check what is there against the official checksums."""
-    _cifar("cifar10", data_dir, download, json)
-
-
-@guarded
-def cifar100(data_dir: CifarDir, download: Download = False, json: Json = False) -> None:
-    """Fetch CIFAR-100, or check what is there against the official checksums."""
-    _cifar("cifar100", data_dir, download, json)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    data = typer.Typer(name="data", no_args_is_help=True, rich_markup_mode=None, help="Prepare the benchmarks' data.")
-    data.command("modelnet40", short_help="Points from the official OFF meshes.")(modelnet40)
-    data.command("cifar10", short_help="Fetch or check CIFAR-10.")(cifar10)
-    data.command("cifar100", short_help="Fetch or check CIFAR-100.")(cifar100)
-    app.add_typer(data, short_help="Prepare the benchmarks' data.")
+    else:
+        typer.echo(
+            f"{source}: {train:,} training and {test:,} test images, checksums verified\n"
+            f"next: gainroute reproduce {source} --data-dir {data_dir}"
+        )

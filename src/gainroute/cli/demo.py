@@ -7,14 +7,13 @@ from typing import Annotated
 
 import typer
 
-from gainroute.cli._extras import needing
+from gainroute.cli._command import needing, notes
 from gainroute.cli._options import Json
-from gainroute.cli._output import console, notes, print_json, resumable
+from gainroute.cli._output import console, print_json
 
-__all__ = ["demo", "register"]
+__all__ = ["demo"]
 
 
-@resumable
 def demo(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the report and the figures go.")
@@ -34,8 +33,3 @@ def demo(
         print_json(results | {"warnings": warnings})
     else:
         print_demo(results, console())
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("demo", short_help="See it work, on data that come with the package.")(demo)

@@ -7,20 +7,16 @@ from typing import Annotated
 
 import typer
 
-from gainroute.cli._extras import needing
+from gainroute.cli._command import needing
 from gainroute.cli._options import Json
-from gainroute.cli._output import console, guarded, print_json, table
+from gainroute.cli._output import print_json, print_table, table
 
-__all__ = ["export", "register"]
+__all__ = ["export"]
 
 
-@guarded
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `gainroute train` wrote.")],
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="Gets one folder per party."),
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Gets one folder per party.")],
     json: Json = False,
 ) -> None:
     """Export the models of every party as ONNX files, so that it can serve them without torch.
@@ -38,11 +34,5 @@ def export(
     rows = table("party", "samples compared", "largest difference")
     for name, body in exported.items():
         rows.add_row(name, f"{body['samples']:,}", f"{max(body['difference'].values()):.1e}")
-    terminal = console()
-    terminal.print(rows)
-    terminal.print(f'{out} holds a folder per party, to be served by onnx = "…" under [source]', soft_wrap=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("export", short_help="Export a trained run's parties as ONNX files.")(export)
+    print_table(rows)
+    typer.echo(f'{out} holds a folder per party, to be served by onnx = "…" under [source]')

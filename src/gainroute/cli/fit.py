@@ -9,74 +9,52 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from gainroute.cli import _options as opt
+from gainroute.cli._command import notes
 from gainroute.cli._loading import as_columns, class_names, folder_of, read_data, strong_columns
-from gainroute.cli._options import (
-    CheckClassOrder,
-    Classes,
-    Data,
-    FilesCommand,
-    Json,
-    Labels,
-    On,
-    Posteriors,
-    Utility,
-    number_or,
-    read_utility,
-)
-from gainroute.cli._output import budget_text, console, guarded, notes, percent, print_json
+from gainroute.cli._output import budget_text, percent, print_json
 from gainroute.errors import SettingError
 from gainroute.io.posteriors import Outcomes
 from gainroute.routing.router import Router
 
-__all__ = ["fit", "register"]
+__all__ = ["fit"]
 
 RULES = ("cross-fitted", "calibration", "certified")
 ROUTER_NAMES = ("expected-gain", "paper", "confidence", "calibrated-confidence", "learned-gain", "defer", "random")
 PAPER_SETTINGS = ("min_gain", "utility")  # the others are fixed by the paper
 
 
-@guarded
 def fit(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write the router.")],
-    data: Data = None,
+    data: opt.Data = None,
     budget: Annotated[
         float, typer.Option("--budget", "-b", help="The share of samples that may be escalated, from 0 to 1.")
     ] = 0.2,
     router: Annotated[
-        str,
-        typer.Option(
-            "--router",
-            metavar="NAME",
-            help=f"{', '.join(ROUTER_NAMES)}, or one of an installed package.",
-        ),
-    ] = ("expected-gain"),
+        str, typer.Option(metavar="NAME", help=f"{', '.join(ROUTER_NAMES)}, or one of an installed package.")
+    ] = "expected-gain",
     threshold: Annotated[
         str | None,
         typer.Option(
             metavar="RULE",
-            show_default=False,
             help="How to find the score above which a sample is escalated: cross-fitted (the default: the rate holds "
             "on new data), calibration (the paper's; escalates somewhat more on new data), certified (the true rate "
             "exceeds the budget with probability at most 1 − confidence; it sets half of the data aside), or a "
             "number.",
         ),
     ] = None,
-    confidence: Annotated[
-        float | None, typer.Option(show_default=False, help="For --threshold certified; 0.95 by default.")
-    ] = None,
+    confidence: Annotated[float | None, typer.Option(help="For --threshold certified; 0.95 by default.")] = None,
     min_gain: Annotated[
         float | None,
         typer.Option(
-            show_default=False,
-            help="Never escalate at a score below this, even within the budget; 0: never pay for an expected loss.",
+            help="Never escalate at a score below this, even within the budget; 0: never pay for an expected loss."
         ),
     ] = None,
-    utility: Utility = None,
+    utility: opt.Utility = None,
     answer_by: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            show_default=False,
             help="With --utility: utility (the default), both routes give the answer with the largest expected "
             "utility; or argmax, the most likely class.",
         ),
@@ -85,7 +63,6 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            show_default=False,
             help="How the pooled posterior is calibrated: dirichlet (the default), temperature, none, or the name of a "
             "calibrator that an installed package offers.",
         ),
@@ -94,7 +71,6 @@ def fit(
         str | None,
         typer.Option(
             metavar="NUMBER|cv",
-            show_default=False,
             help="Penalty λ of the Dirichlet calibration; cv chooses it by cross-validation (the default of "
             "expected-gain; 1.0 for other routers).",
         ),
@@ -103,7 +79,6 @@ def fit(
         str | None,
         typer.Option(
             metavar="NUMBER|cv",
-            show_default=False,
             help="Floor ε under the logarithm (1e-6 by default); cv chooses it by cross-validation.",
         ),
     ] = None,
@@ -111,7 +86,6 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            show_default=False,
             help="empirical-bayes (the default): draw the strong route's reliability on rare classes towards its "
             "overall rate; or none, the paper's.",
         ),
@@ -120,7 +94,6 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            show_default=False,
             help="log-linear (the default): weight the parties by how informative they are; mean, the paper's; or the "
             "name of a pool that an installed package offers.",
         ),
@@ -129,18 +102,17 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            show_default=False,
             help="cv (the default): let the strong answer take the parties' posteriors into account if that is right "
             "more often on held-out samples, which needs strong_posterior; or none, the paper's.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(show_default=False, help="Seed of the folds; 0 by default.")] = None,
-    posteriors: Posteriors = None,
-    labels: Labels = None,
-    on: On = None,
-    classes: Classes = None,
-    check_class_order: CheckClassOrder = True,
-    json: Json = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of the folds; 0 by default.")] = None,
+    posteriors: opt.Posteriors = None,
+    labels: opt.Labels = None,
+    on: opt.On = None,
+    classes: opt.Classes = None,
+    check_class_order: opt.CheckClassOrder = True,
+    json: opt.Json = False,
 ) -> None:
     """Fit a router on calibration data: labelled samples that trained neither route.
 
@@ -149,14 +121,14 @@ def fit(
     with notes() as said:
         build = _builder(
             router,
-            threshold=number_or(threshold, "--threshold", RULES),
+            threshold=opt.number_or(threshold, "--threshold", RULES),
             confidence=confidence,
             min_gain=min_gain,
-            utility=read_utility(utility),
+            utility=opt.read_utility(utility),
             answer_by=answer_by,
             calibration=calibration,
-            lam=number_or(lam, "--lam", ("cv",)),
-            eps=number_or(eps, "--eps", ("cv",)),
+            lam=opt.number_or(lam, "--lam", ("cv",)),
+            eps=opt.number_or(eps, "--eps", ("cv",)),
             shrinkage=shrinkage,
             pooling=pooling,
             blend=blend,
@@ -238,7 +210,7 @@ def _summary(router: Router, given: Outcomes, name: str) -> dict[str, Any]:
 
 
 def _print(result: dict[str, Any]) -> None:
-    out = console()
+    low, high = result["expected_rate_interval"]
     lines = {
         "data": f"{result['data']}: {result['samples']:,} samples, {_named(result['parties'])}, "
         f"{result['classes']} classes",
@@ -247,20 +219,20 @@ def _print(result: dict[str, Any]) -> None:
         "strong route": f"{percent(result['strong_accuracy'])} right",
         "threshold": f"score > {result['threshold']:.4g} is escalated ({result['threshold_rule']})",
         "expected rate": f"{percent(result['expected_rate'])} of new samples escalated, 95 % interval "
-        f"{_range(result['expected_rate_interval'])} (budget {budget_text(result['budget'])})",
+        f"{100 * low:.1f} to {100 * high:.1f} % (budget {budget_text(result['budget'])})",
         "written to": result["out"],
     }
     for name, text in lines.items():
-        out.print(f"{name:<16} {text}", soft_wrap=True)
+        typer.echo(f"{name:<16} {text}")
     if result["threshold_rule"] == "calibration":
-        out.print(
+        typer.echo(
             "The threshold was computed from the samples the router was fitted on: new data escalate somewhat more."
         )
     if result["min_gain"] is not None and result["expected_rate"] < result["budget"] - 0.005:
-        out.print("The minimum gain keeps the rate below the budget.")
+        typer.echo("The minimum gain keeps the rate below the budget.")
     if result["strong_accuracy"] <= result["weak_accuracy"]:
-        out.print("The strong route is not right more often than the weak route: a budget gains little on these data.")
-    out.print(f"Next, on other labelled samples: gainroute plan {result['out']} holdout.npz", soft_wrap=True)
+        typer.echo("The strong route is not right more often than the weak route: a budget gains little on these data.")
+    typer.echo(f"Next, on other labelled samples: gainroute plan {result['out']} holdout.npz")
 
 
 def _named(parties: list[str]) -> str:
@@ -275,12 +247,3 @@ def _counts(counts: dict[str, int]) -> str:
     fewest = sorted(counts.items(), key=lambda item: item[1])
     low = ", ".join(f"{name}: {count}" for name, count in fewest[:3])
     return f"from {fewest[0][1]} to {fewest[-1][1]}, median {int(np.median(list(counts.values())))}; fewest {low}"
-
-
-def _range(ends: list[float]) -> str:
-    return f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("fit", cls=FilesCommand, short_help="Fit a router on labelled calibration data.")(fit)

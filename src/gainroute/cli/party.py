@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gainroute.cli._extras import needing
+from gainroute.cli._command import Command, needing
 from gainroute.cli._options import Json
-from gainroute.cli._output import console, guarded, print_json, table
+from gainroute.cli._output import print_json, print_table, table
 from gainroute.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from gainroute.federation.pki.certificates import CertificateInfo, Identity
 
-__all__ = ["certs", "party", "register"]
-
-PASSPHRASE = "GAINROUTE_CA_PASSPHRASE"  # noqa: S105 (the name of a variable)
+__all__ = ["certs", "party"]
 
 certs = typer.Typer(
     no_args_is_help=True, help="Create a private certificate authority, and certificates for parties and coordinators."
@@ -30,13 +29,6 @@ Ca = Annotated[Path, typer.Option("--ca", metavar="FOLDER", help="The authority'
 Days = Annotated[float, typer.Option(help="Validity in days.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add `party` and `certs` to the command line."""
-    app.command("party", short_help="Serve one party, beside its own data.")(party)
-    app.add_typer(certs, name="certs", short_help="Create and inspect certificates.")
-
-
-@guarded
 def party(
     config: Annotated[
         Path, typer.Option("--config", "-c", metavar="FILE", help="Settings; see deploy/party.example.toml.")
@@ -60,13 +52,7 @@ def party(
     if check:
         print_json(PartyNode(settings).summary())
         return
-    run_party(settings, _line if json else None)
-
-
-def _line(started: dict[str, Any]) -> None:
-    import json
-
-    typer.echo(json.dumps(started))
+    run_party(settings, (lambda started: typer.echo(dumps(started))) if json else None)
 
 
 def _identity(role: str, name: str) -> Identity:
@@ -76,16 +62,14 @@ def _identity(role: str, name: str) -> Identity:
 
 
 def _passphrase() -> bytes | None:
-    found = os.environ.get(PASSPHRASE, "")
-    return found.encode() if found else None
+    return os.environ.get("GAINROUTE_CA_PASSPHRASE", "").encode() or None
 
 
 def _label(identity: Identity) -> str:
     return identity.dns.partition(".")[0]
 
 
-@certs.command("init")
-@guarded
+@certs.command(cls=Command)
 def init(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where ca.crt and ca.key go.")],
     name: Annotated[str, typer.Option(help="Name of the issuer.")] = "gainroute",
@@ -103,8 +87,7 @@ def init(
     typer.echo(f"{out / 'ca.key'}  keep this here, with a backup offline")
 
 
-@certs.command("request")
-@guarded
+@certs.command(cls=Command)
 def request(
     role: Role,
     name: Name,
@@ -128,8 +111,7 @@ def request(
     typer.echo(f"{out / _label(identity)}.csr  send this to the holder of the authority")
 
 
-@certs.command("sign")
-@guarded
+@certs.command(cls=Command)
 def sign(
     role: Role,
     name: Name,
@@ -150,8 +132,7 @@ def sign(
     typer.echo(f"{out}  {role} {name}, until {info.not_after:%Y-%m-%d}, sha256 {info.fingerprint}")
 
 
-@certs.command("install")
-@guarded
+@certs.command(cls=Command)
 def install(
     certificate: Annotated[Path, typer.Argument(metavar="CERTIFICATE", help="The .crt file received.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the key was created.")] = Path(),
@@ -178,8 +159,7 @@ def install(
     typer.echo(f"{target}  {info.identity.role} {info.identity.name}, until {info.not_after:%Y-%m-%d}")
 
 
-@certs.command("issue")
-@guarded
+@certs.command(cls=Command)
 def issue(
     role: Role,
     name: Name,
@@ -195,8 +175,7 @@ def issue(
     typer.echo(f"{files.certificate}\n{files.key}\n{files.ca}")
 
 
-@certs.command("status")
-@guarded
+@certs.command(cls=Command)
 def status(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Certificates, or folders of them.")],
     warn_days: Annotated[float, typer.Option(help="Exit with 1 if a certificate expires sooner.")] = 0,
@@ -217,7 +196,7 @@ def status(
         for entry in found:
             left = f"{entry['days_left']:.1f}"
             shown.add_row(entry["file"], entry["role"], entry["name"], left, entry["until"][:10], entry["sha256"])
-        console().print(shown)
+        print_table(shown)
     if min(entry["days_left"] for entry in found) < warn_days:
         raise typer.Exit(1)
 

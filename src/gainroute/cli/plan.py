@@ -10,75 +10,54 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from gainroute.cli import _options as opt
+from gainroute.cli._command import notes
 from gainroute.cli._loading import as_columns, class_names, folder_of, for_router, read_data, strong_columns
-from gainroute.cli._options import (
-    Classes,
-    Data,
-    FilesCommand,
-    Json,
-    Labels,
-    On,
-    Posteriors,
-    RouterFile,
-    Utility,
-    numbers,
-    read_utility,
-    whole_numbers,
-)
-from gainroute.cli._output import budget_text, console, guarded, notes, percent, print_json, table
+from gainroute.cli._output import budget_text, percent, print_json, print_table, table
 from gainroute.errors import SettingError
 from gainroute.evaluation.plan import BUDGETS, Plan, PlanPoint, plan_budgets
 from gainroute.routing.router import Router
 
-__all__ = ["plan", "register"]
+__all__ = ["plan"]
 
+DEFAULTS = ",".join(f"{b:g}" for b in BUDGETS)
 RECALL_COLUMNS = 10
 MARKS = {"knee": "knee", "gain_ends": "gain ends", "target": "target", "deployed": "as saved"}
 
 
-@guarded
 def plan(
-    router: RouterFile,
-    data: Data = None,
+    router: opt.RouterFile,
+    data: opt.Data = None,
     target_accuracy: Annotated[
-        float | None,
-        typer.Option(show_default=False, help="Find the smallest budget that reaches this accuracy, such as 0.95."),
+        float | None, typer.Option(help="Find the smallest budget that reaches this accuracy, such as 0.95.")
     ] = None,
     dimensions: Annotated[
         str | None,
         typer.Option(
-            metavar="D,D,...",
-            show_default=False,
-            help="Length of each party's embedding, such as 512,512: adds the bytes sent per sample.",
+            metavar="D,D,...", help="Length of each party's embedding, such as 512,512: adds the bytes sent per sample."
         ),
     ] = None,
-    cost_weak: Annotated[
-        float | None, typer.Option(show_default=False, help="Cost of the weak answer, paid for every sample.")
-    ] = None,
+    cost_weak: Annotated[float | None, typer.Option(help="Cost of the weak answer, paid for every sample.")] = None,
     cost_strong: Annotated[
-        float | None,
-        typer.Option(show_default=False, help="Additional cost of the strong answer, paid for escalated samples."),
+        float | None, typer.Option(help="Additional cost of the strong answer, paid for escalated samples.")
     ] = None,
-    utility: Utility = None,
-    budgets: Annotated[str, typer.Option(metavar="B,B,...", help="The budgets of the table, from 0 to 1.")] = ",".join(
-        f"{b:g}" for b in BUDGETS
-    ),
+    utility: opt.Utility = None,
+    budgets: Annotated[str, typer.Option(metavar="B,B,...", help="The budgets of the table, from 0 to 1.")] = DEFAULTS,
     figure: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            show_default=False,
             help="Where to write the figure (.png, .svg or .pdf). By default <router>-plan.png beside the router if "
             "matplotlib is installed; with --json, none.",
         ),
     ] = None,
     no_figure: Annotated[bool, typer.Option("--no-figure", help="Draw no figure.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals.")] = 0,
-    posteriors: Posteriors = None,
-    labels: Labels = None,
-    on: On = None,
-    classes: Classes = None,
-    json: Json = False,
+    posteriors: opt.Posteriors = None,
+    labels: opt.Labels = None,
+    on: opt.On = None,
+    classes: opt.Classes = None,
+    json: opt.Json = False,
 ) -> None:
     """Show what each budget buys, on labelled samples that did not fit the router.
 
@@ -91,13 +70,13 @@ def plan(
 
         fitted = load(router)
         cost = _cost(fitted, dimensions, cost_weak, cost_strong)
-        rates = numbers(budgets, "--budgets")
+        rates = opt.numbers(budgets, "--budgets")
         read = read_data(data, posteriors, labels, on, classes)
         read.require("labels", "strong_prediction")
         known, weak = for_router(fitted, read.complete())
         decision = fitted.route(known.local_posteriors, weak_prediction=weak)
         own = getattr(fitted, "utility", None)
-        worth = own if utility is None else read_utility(utility)
+        worth = own if utility is None else opt.read_utility(utility)
         made = plan_budgets(
             decision.score,
             as_columns(fitted, decision.weak_prediction, "weak_prediction"),
@@ -112,13 +91,14 @@ def plan(
             score_is_gain=_predicts_gain(fitted, own, worth),
             seed=seed,
         )
-        drawn, why_not = _draw(made, figure, _default_figure(router, json or no_figure), known.source)
+        beside = None if json or no_figure else router.with_name(f"{router.stem}-plan.png")
+        drawn, why_not = _draw(made, figure, beside, known.source)
     if json:
         print_json(_result(made, class_names(fitted), cost) | {"figure": drawn, "warnings": said})
     else:
         _print(made, fitted, class_names(fitted), cost, target_accuracy)
         if drawn or why_not:
-            console().print(f"Picture: {drawn or why_not}", soft_wrap=True)
+            typer.echo(f"Picture: {drawn or why_not}")
 
 
 Cost = dict[str, Callable[[float], float]]
@@ -137,7 +117,7 @@ def _cost(router: Router, dimensions: str | None, weak: float | None, strong: fl
     if dimensions is not None:
         from gainroute.routing.payload import communication_cost
 
-        lengths = whole_numbers(dimensions, "--dimensions")
+        lengths = opt.numbers(dimensions, "--dimensions", int, "512,512")
         if len(lengths) != router.n_parties_:
             raise SettingError(
                 f"--dimensions lists {len(lengths)} length(s), the router has {router.n_parties_} parties; one each is "
@@ -153,10 +133,6 @@ def _cost(router: Router, dimensions: str | None, weak: float | None, strong: fl
             raise SettingError(f"--cost-weak is {weak} and --cost-strong {strong}; costs are numbers of 0 or more")
         cost["cost"] = lambda rate: weak + rate * strong
     return cost
-
-
-def _default_figure(router: Path, unwanted: bool) -> Path | None:
-    return None if unwanted else router.with_name(f"{router.stem}-plan.png")
 
 
 def _draw(made: Plan, asked: Path | None, default: Path | None, source: str) -> tuple[str | None, str]:
@@ -179,7 +155,6 @@ def _draw(made: Plan, asked: Path | None, default: Path | None, source: str) -> 
 
 
 def _print(made: Plan, router: Router, names: list[str], cost: Cost, target: float | None) -> None:
-    out = console()
     rows = _rows(made)
     accuracy = made.measure == "accuracy"
 
@@ -195,16 +170,14 @@ def _print(made: Plan, router: Router, names: list[str], cost: Cost, target: flo
         paid = [f"{of(point.rate):,.4g}" if name == "cost" else f"{of(point.rate):,.0f}" for name, of in cost.items()]
         lowest = [] if few else [_lowest(point.recall, names)]
         main.add_row(budget_text(point.rate), value(point.value), ends, *paid, *lowest, ", ".join(marks))
-    out.print(f"What each budget buys ({made.samples:,} samples)", style="bold")
-    out.print(main)
+    print_table(main, f"What each budget buys ({made.samples:,} samples)")
     if few:
         recall = table("budget", *(name[:12] for name in names))
         for point, _ in rows:
             recall.add_row(budget_text(point.rate), *("–" if np.isnan(r) else f"{100 * r:.1f}" for r in point.recall))
-        out.print("Recall: share of each true class answered right, in %", style="bold")
-        out.print(recall)
+        print_table(recall, "Recall: share of each true class answered right, in %")
     for line in _marks(made, router, value, target):
-        out.print(line, soft_wrap=True)
+        typer.echo(line)
 
 
 def _rows(made: Plan) -> list[tuple[PlanPoint, list[str]]]:
@@ -284,8 +257,3 @@ def _result(made: Plan, names: list[str], cost: Cost) -> dict[str, Any]:
         "as_saved": written(made.deployed),
         "skewed": made.skewed,
     }
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("plan", cls=FilesCommand, short_help="Show what each budget buys: table and picture.")(plan)

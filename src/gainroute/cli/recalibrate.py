@@ -9,32 +9,26 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from gainroute.cli._command import needing, notes
 from gainroute.cli._options import Json
-from gainroute.cli._output import console, guarded, notes, percent, print_json, table
-from gainroute.errors import MissingExtraError, SettingError, TooFewSamplesError
+from gainroute.cli._output import percent, print_json, print_table, table
+from gainroute.errors import SettingError, TooFewSamplesError
 
-__all__ = ["recalibrate", "register"]
+__all__ = ["recalibrate"]
 
 HELD_OUT = 0.3
 DAY = 86_400.0
 
 
-@guarded
 def recalibrate(
     router: Annotated[Path, typer.Argument(metavar="ROUTER", help="The saved router that made the decisions.")],
-    log: Annotated[Path, typer.Option("--log", metavar="FILE", help="The coordinator's decision log.")],
+    log: Annotated[Path, typer.Option(metavar="FILE", help="The coordinator's decision log.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write the new router.")],
     days: Annotated[
-        float | None,
-        typer.Option(
-            "--days",
-            metavar="N",
-            show_default=False,
-            help="Use only the last N days, such as those after a drift.",
-        ),
+        float | None, typer.Option(metavar="N", help="Use only the last N days, such as those after a drift.")
     ] = None,
     min_labels: Annotated[
-        int | None, typer.Option("--min-labels", show_default="200, or ten per class", help="Labels needed at least.")
+        int | None, typer.Option(show_default="200, or ten per class", help="Labels needed at least.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -49,29 +43,25 @@ def recalibrate(
     if json:
         print_json(result | {"warnings": said})
         return
-    say = console()
     shown = table("", "old", "new")
     for name, old, new in result["changes"]:
         shown.add_row(name, f"{old:.4g}", f"{new:.4g}")
-    say.print(shown)
-    say.print(comparison, soft_wrap=True)
-    say.print(
+    print_table(shown)
+    typer.echo(comparison)
+    typer.echo(
         f"{result['labels']:,} labels on {result['decisions']:,} decisions, {percent(result['rate'])} of them "
-        f"escalated. New router: {out}",
-        soft_wrap=True,
+        f"escalated. New router: {out}"
     )
     if result["unexplored"]:
-        say.print(f"{result['unexplored']:,} decisions made while nothing was explored were left out.", soft_wrap=True)
+        typer.echo(f"{result['unexplored']:,} decisions made while nothing was explored were left out.")
 
 
 def _refit(path: Path, log: Path, out: Path, days: float | None, min_labels: int | None) -> tuple[dict[str, Any], str]:
     if days is not None and not days > 0:
         raise SettingError(f"--days is {days}; a number above 0 is needed")
-    try:
-        from gainroute._util.hashing import hash_contents
+    with needing("reading a decision log", "serve"):
         from gainroute.federation.coordinator.decision_log.reading import read_decisions
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("reading a decision log", "serve") from error
+    from gainroute._util.hashing import hash_contents
     from gainroute.control.recalibrate import recalibrate as refit
     from gainroute.control.shadow import compare_shadow
     from gainroute.routing.artifacts import load, save
@@ -105,8 +95,3 @@ def _refit(path: Path, log: Path, out: Path, days: float | None, min_labels: int
         "comparison": comparison,
     }
     return result, told
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("recalibrate", short_help="Refit a router from its decision log.")(recalibrate)

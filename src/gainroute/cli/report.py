@@ -8,15 +8,15 @@ from warnings import warn
 
 import typer
 
-from gainroute.cli._extras import needing
-from gainroute.cli._options import CacheDir, Json, ManyCommand, RecordsDir, ReportDir
-from gainroute.cli._output import console, guarded, notes, print_json, table
+from gainroute.cli import _options as opt
+from gainroute.cli._command import needing, notes
+from gainroute.cli._output import print_json, print_table, table
 from gainroute.errors import GainrouteWarning
 
 if TYPE_CHECKING:
     from gainroute.experiments.report import ReportExtra
 
-__all__ = ["CACHE", "RECORDS", "RESULTS", "comparison_pages_or_note", "print_overview", "register", "report"]
+__all__ = ["CACHE", "RECORDS", "RESULTS", "comparison_pages_or_note", "print_overview", "report"]
 
 CACHE, RECORDS, RESULTS = Path("out/cache"), Path("records"), Path("docs/results")
 OVERVIEW = {  # the columns of the overview that a terminal has room for, and their headings there
@@ -31,22 +31,19 @@ OVERVIEW = {  # the columns of the overview that a terminal has room for, and th
 }
 
 
-@guarded
 def report(
-    records_dir: RecordsDir = RECORDS,
-    out: ReportDir = RESULTS,
+    records_dir: opt.RecordsDir = RECORDS,
+    out: opt.ReportDir = RESULTS,
     router: Annotated[
         list[str] | None,
         typer.Option(
-            "--router",
             metavar="MODULE:CLASS...",
-            show_default=False,
             help="Routers of your own, from a module in this folder or installed, added to every table with paired "
             "differences. Their code is run.",
         ),
     ] = None,
-    cache_dir: CacheDir = CACHE,
-    json: Json = False,
+    cache_dir: opt.CacheDir = CACHE,
+    json: opt.Json = False,
 ) -> None:
     """Rebuild every table and figure from records. Nothing is trained; torch is not needed."""
     from gainroute._util.progress import show_progress
@@ -83,12 +80,5 @@ def print_overview(built: dict[str, Any], out: Path) -> None:
     shown = table(*OVERVIEW.values())
     for row in overview.rows:
         shown.add_row(*(row[overview.header.index(name)] for name in OVERVIEW))
-    terminal = console()
-    terminal.print(shown)
-    terminal.print("Pages, tables and figures:")
-    terminal.print(str(out / "README.md"), soft_wrap=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("report", cls=ManyCommand, short_help="Rebuild tables and figures from records.")(report)
+    print_table(shown)
+    typer.echo(f"Pages, tables and figures:\n{out / 'README.md'}")

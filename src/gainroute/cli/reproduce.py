@@ -7,17 +7,16 @@ from typing import Annotated
 
 import typer
 
-from gainroute.cli._extras import needing
-from gainroute.cli._options import CacheDir, DataDir, Device, Json, ManyCommand, RecordsDir, ReportDir
-from gainroute.cli._output import notes, print_json, resumable
+from gainroute.cli import _options as opt
+from gainroute.cli._command import needing, notes
+from gainroute.cli._output import print_json
 from gainroute.cli.report import CACHE, RECORDS, RESULTS, comparison_pages_or_note, print_overview
 
-__all__ = ["register", "reproduce"]
+__all__ = ["reproduce"]
 
 SEEDS = {"digits": 5, "modelnet40": 5, "cifar10": 3, "cifar100": 3}  # those of the published results
 
 
-@resumable
 def reproduce(
     experiment: Annotated[
         str,
@@ -29,25 +28,23 @@ def reproduce(
     seeds: Annotated[
         list[int] | None,
         typer.Option(
-            "--seeds",
             metavar="SEED...",
-            show_default=False,
             help="Which seeds, such as --seeds 0 1 2; each is finished before the next begins. Default: the seeds of "
             "the published results (0 to 4, for CIFAR 0 to 2), or 0 for a config of your own.",
         ),
     ] = None,
-    data_dir: DataDir = None,
+    data_dir: opt.DataDir = None,
     work_dir: Annotated[
-        Path, typer.Option("--work-dir", metavar="FOLDER", help="Where checkpoints are kept, to resume from.")
+        Path, typer.Option(metavar="FOLDER", help="Where checkpoints are kept, to resume from.")
     ] = Path("out/work"),
-    records_dir: RecordsDir = RECORDS,
-    out: ReportDir = RESULTS,
-    cache_dir: CacheDir = CACHE,
-    device: Device = "cpu",
+    records_dir: opt.RecordsDir = RECORDS,
+    out: opt.ReportDir = RESULTS,
+    cache_dir: opt.CacheDir = CACHE,
+    device: opt.Device = "cpu",
     download: Annotated[
         bool, typer.Option("--download", help="CIFAR: fetch the official archive into --data-dir first.")
     ] = False,
-    json: Json = False,
+    json: opt.Json = False,
 ) -> None:
     """Train what is missing, calibrate, route, and report everything that the paper reports.
 
@@ -86,8 +83,3 @@ def reproduce(
         print_json({"experiment": config.name, "accuracy": found, "page": page, "warnings": warnings})
     else:
         print_overview({config.name: built[config.name]}, out)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("reproduce", cls=ManyCommand, short_help="Run the paper's benchmarks, and report.")(reproduce)

@@ -7,21 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
+from gainroute.cli import _options as opt
+from gainroute.cli._command import notes
 from gainroute.cli._loading import folder_of, for_router, read_data
-from gainroute.cli._options import Classes, Data, FilesCommand, Json, Labels, On, Posteriors, RouterFile
-from gainroute.cli._output import budget_text, console, guarded, notes, percent, print_json, table
+from gainroute.cli._output import budget_text, percent, print_json, print_table, table
 from gainroute.errors import DataError, SettingError
 from gainroute.io.posteriors import Outcomes
 from gainroute.routing.score import Explanation
 
-__all__ = ["explain", "register", "route"]
+__all__ = ["explain", "route"]
 
 SHOWN = 15
 
 
-@guarded
 def route(
-    router: RouterFile,
+    router: opt.RouterFile,
     out: Annotated[
         Path,
         typer.Option(
@@ -32,12 +32,12 @@ def route(
             "pooled, calibrated, incomplete and threshold.",
         ),
     ],
-    data: Data = None,
-    posteriors: Posteriors = None,
-    labels: Labels = None,
-    on: On = None,
-    classes: Classes = None,
-    json: Json = False,
+    data: opt.Data = None,
+    posteriors: opt.Posteriors = None,
+    labels: opt.Labels = None,
+    on: opt.On = None,
+    classes: opt.Classes = None,
+    json: opt.Json = False,
 ) -> None:
     """Decide which new samples to escalate. Needs posteriors only: labels and strong answers are ignored.
 
@@ -65,32 +65,25 @@ def route(
     if json:
         print_json(result)
         return
-    say = console()
-    say.print(
+    typer.echo(
         f"{count:,} of {len(decision):,} samples are escalated: {percent(rate)} (budget {budget_text(fitted.budget)}, "
-        f"score > {decision.threshold:.4g}).",
-        soft_wrap=True,
+        f"score > {decision.threshold:.4g})."
     )
     if result["incomplete"]:
-        say.print(f"{result['incomplete']:,} lack a party: answered from the others, not escalated.")
-    say.print(f"Decisions: {out}", soft_wrap=True)
+        typer.echo(f"{result['incomplete']:,} lack a party: answered from the others, not escalated.")
+    typer.echo(f"Decisions: {out}")
 
 
-@guarded
 def explain(
-    router: RouterFile,
-    data: Data = None,
-    row: Annotated[
-        int | None, typer.Option("--row", "-r", show_default=False, help="Which sample, counted from 0.")
-    ] = None,
-    sample: Annotated[
-        str | None, typer.Option("--id", metavar="ID", show_default=False, help="Which sample, by its id.")
-    ] = None,
-    posteriors: Posteriors = None,
-    labels: Labels = None,
-    on: On = None,
-    classes: Classes = None,
-    json: Json = False,
+    router: opt.RouterFile,
+    data: opt.Data = None,
+    row: Annotated[int | None, typer.Option("--row", "-r", help="Which sample, counted from 0.")] = None,
+    sample: Annotated[str | None, typer.Option("--id", metavar="ID", help="Which sample, by its id.")] = None,
+    posteriors: opt.Posteriors = None,
+    labels: opt.Labels = None,
+    on: opt.On = None,
+    classes: opt.Classes = None,
+    json: opt.Json = False,
 ) -> None:
     """Show why one sample is escalated or kept: what each class adds to its score.
 
@@ -137,14 +130,12 @@ def _row(outcomes: Outcomes, row: int | None, sample: str | None) -> int:
 
 
 def _print(why: Explanation, row: int, name: str, utility: bool) -> None:
-    out = console()
     verdict = "escalated" if why.escalate else "kept"
     relation = ">" if why.escalate else "≤"
     which = f"Row {row}" if name == str(row) else f"Row {row} (id {name})"
-    out.print(
+    typer.echo(
         f"{which} is {verdict}: score {why.score:+.4f} {relation} threshold {why.threshold:+.4f}. "
-        f"The weak answer is {why.weak_prediction}.",
-        soft_wrap=True,
+        f"The weak answer is {why.weak_prediction}."
     )
     worth = "strong is worth" if utility else "strong is right"
     shown = table("class", "pooled", "calibrated", worth, "adds to score")
@@ -163,9 +154,9 @@ def _print(why: Explanation, row: int, name: str, utility: bool) -> None:
         rest = sum(float(why.contribution[k]) for k in order[SHOWN:])
         shown.add_row(f"{len(order) - SHOWN} more", "", "", "", f"{rest:+.4f}")
     shown.add_row("score", "", "", "", f"{why.score:+.4f}", style="bold")
-    out.print(shown)
+    print_table(shown)
     unit = "utility" if utility else "accuracy"
-    out.print(f"The score is the expected gain in {unit} from the strong route.", soft_wrap=True)
+    typer.echo(f"The score is the expected gain in {unit} from the strong route.")
 
 
 def _result(why: Explanation, row: int, name: str) -> dict[str, Any]:
@@ -182,9 +173,3 @@ def _result(why: Explanation, row: int, name: str) -> dict[str, Any]:
             for k, label in enumerate(why.classes)
         ],
     }
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("route", cls=FilesCommand, short_help="Decide which new samples to escalate.")(route)
-    app.command("explain", cls=FilesCommand, short_help="Show why one sample is escalated or kept.")(explain)

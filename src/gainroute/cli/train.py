@@ -7,53 +7,42 @@ from typing import Annotated
 
 import typer
 
-from gainroute.cli._extras import needing
-from gainroute.cli._options import Device, IdColumn, Json, LabelColumn, LabelFile, ManyCommand, Views
-from gainroute.cli._output import console, notes, print_json, resumable
+from gainroute.cli import _options as opt
+from gainroute.cli._command import needing, notes
+from gainroute.cli._output import console, print_json
 
-__all__ = ["register", "train"]
+__all__ = ["train"]
 
 
-@resumable
 def train(
-    views: Views,
-    labels: LabelFile,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", show_default=False, help="The run's folder.")],
+    views: opt.Views,
+    labels: opt.LabelFile,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The run's folder.")],
     budget: Annotated[float, typer.Option(help="The share of samples that may be escalated, from 0 to 1.")] = 0.2,
     codec: Annotated[str, typer.Option(help="How embeddings are sent: float32, float16 or int8.")] = "float32",
     kind: Annotated[
         list[str] | None,
         typer.Option(
-            "--kind",
             metavar="PARTY=KIND...",
-            show_default=False,
             help="cnn (images) or mlp (features), instead of what the view's shape suggests, such as --kind front=mlp.",
         ),
     ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(show_default=False, help="Epochs of the strong route. Default: 20.")
-    ] = None,
-    local_epochs: Annotated[
-        int | None,
-        typer.Option("--local-epochs", show_default=False, help="Epochs of the local classifiers. Default: 10."),
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of the strong route. Default: 20.")] = None,
+    local_epochs: Annotated[int | None, typer.Option(help="Epochs of the local classifiers. Default: 10.")] = None,
     test: Annotated[float, typer.Option(help="The share of all samples that is held out to evaluate on.")] = 0.3,
     calibration: Annotated[float, typer.Option(help="The share of the rest that calibrates the router.")] = 0.2,
-    id_column: IdColumn = "id",
-    label_column: LabelColumn = "label",
+    id_column: opt.IdColumn = "id",
+    label_column: opt.LabelColumn = "label",
     seed: Annotated[int, typer.Option(help="Seed of the splits and of training.")] = 0,
-    device: Device = "cpu",
+    device: opt.Device = "cpu",
     threads: Annotated[
         int | None,
-        typer.Option(
-            show_default=False,
-            help="Threads that torch computes with, 0 for its own choice. Default: one for small views.",
-        ),
+        typer.Option(help="Threads that torch computes with, 0 for its own choice. Default: one for small views."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace another run that the folder holds; it is refused otherwise.")
     ] = False,
-    json: Json = False,
+    json: opt.Json = False,
 ) -> None:
     """Train both routes on your own views, calibrate a router, and evaluate it on a held-out part.
 
@@ -86,8 +75,3 @@ def train(
         f"{results['calibration_samples']:,} for calibration.",
         closing=f"{results['seconds']['all']:.0f} s. Open\n{out / 'report.html'}",
     )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("train", cls=ManyCommand, short_help="Train both routes on your own views.")(train)

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gainroute.cli._extras import needing
-from gainroute.cli._options import IdColumn, ManyCommand
-from gainroute.cli._output import guarded
+from gainroute.cli._command import needing
+from gainroute.cli._options import IdColumn
 
 if TYPE_CHECKING:
     from gainroute.federation.local import LocalFederation
 
-__all__ = ["register", "up"]
+__all__ = ["up"]
 
 
-@guarded
 def up(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A folder written by `gainroute demo` or `gainroute train`.")
     ] = Path("out/demo/run"),
     port: Annotated[int, typer.Option("--port", "-p", help="Port of the coordinator; 0 takes a free one.")] = 8080,
     budget: Annotated[
-        float | None,
-        typer.Option("--budget", "-b", show_default=False, help="Share of samples to escalate, if not the router's."),
+        float | None, typer.Option("--budget", "-b", help="Share of samples to escalate, if not the router's.")
     ] = None,
     views: Annotated[
         list[Path] | None,
         typer.Option(
-            "--views",
             metavar="FILE...",
-            show_default=False,
             help="New samples to serve, one file per party as in `gainroute train`. Default: the run's test part.",
         ),
     ] = None,
@@ -49,9 +46,6 @@ def up(
 
     def ready(federation: LocalFederation) -> None:
         if json:
-            from dataclasses import asdict
-            from json import dumps
-
             typer.echo(dumps(asdict(federation)))
         else:
             _welcome(run, federation)
@@ -75,8 +69,3 @@ def _welcome(run: Path, federation: LocalFederation) -> None:
         url = f"{federation.url}/v2/models/{federation.model}/infer"
         typer.echo(f"\nSend a request:\n\n    curl -s {url} -d '{body}'")
     typer.echo("\nCtrl-C stops everything.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("up", cls=ManyCommand, short_help="Serve a run on this machine, with a dashboard.")(up)

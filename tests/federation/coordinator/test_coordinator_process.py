@@ -12,12 +12,11 @@ from contextlib import closing
 import httpx
 import numpy as np
 import pytest
-import typer
 from fake_federation import IDS, N, child_environment, federation, outputs
 from typer.testing import CliRunner
 
 import gainroute as gr
-from gainroute.cli.coordinator import register
+from gainroute.cli import app
 
 SCRIPT = """
 import sys
@@ -113,12 +112,6 @@ def test_sigkill_does_not_make_the_budget_controller_forget(start, tmp_path):
 
 
 def test_the_command_says_what_is_wrong(tmp_path):
-    app = typer.Typer()
-    register(app)
-
-    @app.command("other")
-    def other() -> None: ...
-
     run = CliRunner()
     told = run.invoke(app, ["coordinator"])
     assert told.exit_code == 2

@@ -11,20 +11,16 @@ import sys
 
 import numpy as np
 import pytest
-import typer
 from party_helpers import QUICK, Federation, StubParty
 from typer.testing import CliRunner
 from waiting import until
 
-from gainroute.cli.party import register
+from gainroute.cli import app
 from gainroute.federation.transport.base import PartyRefusedError, PartyUnavailableError
 from gainroute.federation.transport.grpc_client import GrpcConnection
 from gainroute.io.party_answers import write_columns
 
 NAMES = ["cat", "dog", "fox"]
-
-app = typer.Typer()
-register(app)
 
 
 @pytest.fixture
@@ -42,22 +38,13 @@ def write_config(federation, body):
     return path
 
 
-COMMANDS = """
-import typer
-from gainroute.cli.party import register
-app = typer.Typer()
-register(app)
-"""
-
-
 class Process:
     """A party process, ended by its own id."""
 
     def __init__(self, config, folder):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GAINROUTE_")}
-        code = f"{COMMANDS}app.callback()(lambda: None)\napp()"
         self.log = (folder / "stderr").open("w+")
-        command = [sys.executable, "-c", code, "party", "--config", str(config), "--json"]
+        command = [sys.executable, "-m", "gainroute", "party", "--config", str(config), "--json"]
         environment["PYTHONPATH"] = str(folder)
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment)
         line = self.process.stdout.readline()
