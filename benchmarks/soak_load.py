@@ -141,6 +141,7 @@ class Load:
 def _read(data: bytes, ids: list[str], began: float, ended: float) -> Answered:
     outputs: dict[str, Any] = {output["name"]: output["data"] for output in json.loads(data)["outputs"]}
     probabilities = np.array(outputs.pop("probabilities"), np.float32).reshape(len(ids), -1)
+    del outputs["class"]  # the label by name
     short = [name for name, values in outputs.items() if len(values) != len(ids)]
     if short:
         raise ValueError(f"{len(ids)} samples were asked for, and {short[0]} has {len(outputs[short[0]])} values")

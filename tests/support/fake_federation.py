@@ -159,11 +159,11 @@ class Federation:
         return replace(self, settings=replace(self.settings, **changed))
 
 
-def federation(folder: Path, budget: float = 0.3) -> Federation:
+def federation(folder: Path, budget: float = 0.3, classes: tuple[str, ...] = CLASSES) -> Federation:
     """Two model versions side by side at three parties, each with a router and a fusion."""
     calibration, test = world(400, M, K, 0), world(N, M, K, 1)
     other = world(N, M, K, 2)
-    parties = [FakeParty(name, {}) for name in NAMES]
+    parties = [FakeParty(name, {}, classes) for name in NAMES]
     artifacts, routers, fusions = {}, {}, {}
     for number, (name, local, strong) in enumerate(
         [("one", test.local, test.strong), ("two", other.local, other.strong)]
@@ -173,8 +173,8 @@ def federation(folder: Path, budget: float = 0.3) -> Federation:
             party.models[f"{name}-{party.name}"] = (
                 local[i].astype(np.float32), np.hstack([np.eye(K)[strong] / M, tag]).astype(np.float32),
             )  # fmt: skip
-        router = gr.ExpectedGainRouter(budget, classes=CLASSES, threshold="calibration", lam=1.0 + number)
-        labels, answers = np.array(CLASSES)[calibration.labels], np.array(CLASSES)[calibration.strong]
+        router = gr.ExpectedGainRouter(budget, classes=classes, threshold="calibration", lam=1.0 + number)
+        labels, answers = np.array(classes)[calibration.labels], np.array(classes)[calibration.strong]
         routers[name] = router.fit(calibration.local, labels, answers)
         artifacts[name] = folder / f"{name}.safetensors"
         models = {p: f"{name}-{p}" for p in NAMES}

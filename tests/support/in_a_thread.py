@@ -8,7 +8,7 @@ import threading
 import httpx
 import numpy as np
 import uvicorn
-from fake_federation import ADMIN, IDS
+from fake_federation import ADMIN, CLASSES, IDS
 from waiting import until
 
 from gainroute.federation.coordinator.app import create_app
@@ -54,7 +54,7 @@ class Served:
             names = next(o for o in reply.json()["outputs"] if o["name"] == "decision_id")["data"]
             if label:
                 truth = self.fed.test.labels.tolist()
-                told = [{"decision_id": d, "label": y} for d, y in zip(names, truth, strict=True)]
+                told = [{"decision_id": d, "label": CLASSES[y]} for d, y in zip(names, truth, strict=True)]
                 assert httpx.post(f"{self.url}/feedback", json={"feedback": told}, timeout=60).status_code == 200
 
     def status(self):

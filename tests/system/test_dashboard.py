@@ -109,7 +109,7 @@ def move(page, value):
 
 def test_everything_is_shown(served, opened):
     found = httpx.get(f"{served.url}/api/decisions?limit=40").json()["decisions"]
-    truths = [{"decision_id": d["decision_id"], "label": d["label"]} for d in found]
+    truths = [{"decision_id": d["decision_id"], "label": d["class"]} for d in found]
     assert httpx.post(f"{served.url}/feedback", json={"feedback": truths}).status_code == 200
     page = opened(served.url)
     now = status(served)

@@ -194,7 +194,7 @@ def test_a_sample_that_one_party_lacks_or_nobody_has_concerns_that_sample_alone(
     (found, status), expected = run(work()), fed.offline(ids)
     np.testing.assert_array_equal(found["label"], column(expected.prediction))
     assert found["route"][[5, 7, N]].tolist() == ["degraded:missing:b", "degraded:missing:b,c", "unknown"]
-    assert found["label"][N] == -1
+    assert (found["label"][N], found["class"][N]) == (-1, "")
     np.testing.assert_array_equal(found["probabilities"][N], np.zeros(K))
     assert found["score"][N] == 0
     others = np.setdiff1d(np.arange(N), [5, 7])

@@ -115,7 +115,7 @@ def test_a_log_of_version_1_keeps_its_rows_and_says_that_nothing_was_explored(fe
     async def work():
         async with running(fed) as up:
             await up.answers(IDS[:5])
-            told = await up.client.post("/feedback", json={"decision_id": f"{1:016x}", "label": 0})
+            told = await up.client.post("/feedback", json={"decision_id": f"{1:016x}", "label": "ant"})
             return told.json()["accepted"]
 
     assert asyncio.run(work()) == [f"{1:016x}"]
@@ -326,7 +326,7 @@ def test_decisions_are_deleted_by_id_and_by_age_with_their_feedback(fed):
             found = await up.answers(IDS)
             await up.answers(["s0"])
             name = found["decision_id"][5]
-            await up.client.post("/feedback", json={"decision_id": str(name), "label": 1})
+            await up.client.post("/feedback", json={"decision_id": str(name), "label": "bee"})
             one = await up.client.delete("/admin/decisions", params={"decision_id": name}, headers=admin)
             two = await up.client.delete("/admin/decisions", params={"sample_id": "s0"}, headers=admin)
             none = await up.client.delete("/admin/decisions", params={"decision_id": name}, headers=admin)

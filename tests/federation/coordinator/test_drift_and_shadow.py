@@ -47,7 +47,8 @@ def spoil(fed):
 async def tell(up, found, labels=None, **more):
     """Give every answer its true label."""
     truth = up.federation.test.labels if labels is None else labels
-    items = [{"decision_id": str(d), "label": int(y), **more} for d, y in zip(found["decision_id"], truth, strict=True)]
+    told = zip(found["decision_id"].tolist(), truth, strict=True)
+    items = [{"decision_id": name, "label": CLASSES[y], **more} for name, y in told]
     response = await up.client.post("/feedback", json={"feedback": items})
     assert response.status_code == 200, response.text
     assert not response.json()["errors"]
@@ -265,7 +266,7 @@ def test_an_alarm_survives_a_kill(tmp_path):
         ids = {"inputs": [{"name": "id", "shape": [N], "datatype": "BYTES", "data": IDS}]}
         assert httpx.post(f"{url}/v2/models/gainroute/infer", json=ids, timeout=20).status_code == 200
         rows = httpx.get(f"{url}/api/decisions?limit={N}", timeout=20).json()["decisions"]
-        told = [{"decision_id": row["decision_id"], "label": row["weak_prediction"]} for row in rows]
+        told = [{"decision_id": row["decision_id"], "label": row["weak_class"]} for row in rows]
         assert httpx.post(f"{url}/feedback", json={"feedback": told}, timeout=20).status_code == 200
         return any(alarm["name"] == "collaboration" for alarm in alarms(url))
 
@@ -283,7 +284,7 @@ def test_feedback_may_carry_its_probability_and_too_small_a_one_is_kept_but_not_
             found = await up.answers(IDS)
             first = str(found["decision_id"][0])
             for wrong in (0, -0.1, 1.1, "0.5", True, float("nan")):
-                body = f'{{"decision_id": "{first}", "label": 1, "probability": {_json(wrong)}}}'
+                body = f'{{"decision_id": "{first}", "label": "bee", "probability": {_json(wrong)}}}'
                 response = await up.client.post("/feedback", content=body)
                 assert response.status_code == 400, response.text
                 assert "probability" in response.json()["error"]

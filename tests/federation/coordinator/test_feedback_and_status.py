@@ -29,24 +29,24 @@ def test_feedback_by_decision_and_by_sample_where_that_is_unique(fed):
             found = await up.answers(IDS)
             await up.answers(["s0"])
             first = str(found["decision_id"][0])
-            assert (await tell(decision_id=first, label=2))[1] == {"accepted": [first], "errors": []}
+            assert (await tell(decision_id=first, label="cat"))[1] == {"accepted": [first], "errors": []}
             assert (await tell(decision_id=first, label="dog"))[0] == 200  # a correction
             assert (await tell(sample_id="s1", label="bee"))[1]["accepted"] == [found["decision_id"][1]]
-            status, told = await tell(sample_id="s0", label=1)
+            status, told = await tell(sample_id="s0", label="bee")
             assert (status, told["code"]) == (409, "conflict")
             assert "more than once" in told["error"]
-            assert (await tell(sample_id="nobody", label=1))[0] == 404
+            assert (await tell(sample_id="nobody", label="bee"))[0] == 404
             for name in ("ffffffffffffffff", "zz", first.upper() + "0", "-1"):
-                assert (await tell(decision_id=name, label=1))[0] == 404
-            for label in (-1, K, "cow", 1.0, True, None):
+                assert (await tell(decision_id=name, label="bee"))[0] == 404
+            for label in (-1, 0, K, "cow", "1", 1.0, True, None):
                 assert (await tell(decision_id=first, label=label))[0] == 400
-            assert (await tell(label=1))[0] == 400
-            assert (await tell(decision_id=first, sample_id="s1", label=1))[0] == 400
-            assert (await tell(decision_id=5, label=1))[0] == 400
-            assert (await tell(decision_id=first, label=1, more=1))[0] == 400
-            many = [{"decision_id": str(d), "label": int(y)} for d, y in
+            assert (await tell(label="bee"))[0] == 400
+            assert (await tell(decision_id=first, sample_id="s1", label="bee"))[0] == 400
+            assert (await tell(decision_id=5, label="bee"))[0] == 400
+            assert (await tell(decision_id=first, label="bee", more=1))[0] == 400
+            many = [{"decision_id": str(d), "label": CLASSES[y]} for d, y in
                     zip(found["decision_id"], fed.test.labels, strict=True)]  # fmt: skip
-            status, told = await tell(feedback=[*many, {"sample_id": "nobody", "label": 0}])
+            status, told = await tell(feedback=[*many, {"sample_id": "nobody", "label": "ant"}])
             assert len(told["accepted"]) == N
             assert told["errors"][0]["index"] == N
             assert (await tell(feedback=[{}] * 10_001))[0] == 413
@@ -60,6 +60,51 @@ def test_feedback_by_decision_and_by_sample_where_that_is_unique(fed):
     assert judged["weak_accuracy"] == pytest.approx((weak == fed.test.labels).mean())
     assert judged["escalated_labels"] == escalated.sum()
     assert judged["escalated_accuracy"] == pytest.approx((found["label"] == fed.test.labels)[escalated].mean())
+
+
+@pytest.mark.parametrize(
+    ("names", "accepted", "refused"),
+    [
+        (CLASSES, {"bee": 1}, {1: "a number could mean a column or a name", "1": "given by name"}),
+        (("1", "2", "3", "4"), {"1": 0, "4": 3}, {1: '{"label": "1"}', 0: "a column or a name", "0": '"1", "2", "3"'}),
+        (("1", "0", "2", "3"), {"1": 0, "0": 1}, {0: '{"label": "0"}'}),
+        (("0", "1", "2", "3"), {"1": 1, 1: 1, 0: 0}, {4: "given by name", True: "label is true"}),
+    ],
+)
+def test_a_class_is_given_by_its_name_and_a_number_only_where_it_cannot_be_misread(tmp_path, names, accepted, refused):
+    fed = federation(tmp_path, classes=names)
+
+    async def work():
+        async with running(fed) as up:
+            found = await up.answers(["s0", "s1"])
+            assert found["class"].tolist() == [names[label] for label in found["label"]]
+            name = str(found["decision_id"][0])
+            for label, column in accepted.items():
+                told = await up.client.post("/feedback", json={"decision_id": name, "label": label})
+                assert told.status_code == 200
+                told = (await up.client.get(f"/api/decisions/{name}/explanation")).json()
+                assert (told["truth"], told["true_class"], told["class"]) == (column, names[column], found["class"][0])
+            for label, remedy in refused.items():
+                told = await up.client.post("/feedback", json={"decision_id": name, "label": label})
+                assert told.status_code == 400
+                assert remedy in told.json()["error"]
+
+    asyncio.run(work())
+
+
+def test_samples_that_no_party_has_are_not_counted_as_wrong(fed):
+    async def work():
+        async with running(fed) as up:
+            found = await up.answers([*IDS[:10], "nobody-has-it", "nor-this"])
+            labels = [*found["class"][:10].tolist(), "ant", "bee"]
+            body = [{"decision_id": str(d), "label": y} for d, y in zip(found["decision_id"], labels, strict=True)]
+            assert (await up.client.post("/feedback", json={"feedback": body})).json()["errors"] == []
+            listed = (await up.client.get("/api/decisions?limit=12")).json()["decisions"]
+            return (await up.status())["feedback"], listed
+
+    judged, listed = asyncio.run(work())
+    assert (judged["labels"], judged["accuracy"], judged["unanswered"]) == (10, 1.0, 2)
+    assert [d["right"] for d in listed] == [None] * 2 + [True] * 10
 
 
 def test_status_counts_rate_bytes_and_latency(fed):

@@ -155,6 +155,8 @@ def test_binary_and_json_say_the_same(door):
         if out["name"] in ("label", "probabilities", "escalated", "score"):
             found = np.frombuffer(part, kinds[out["datatype"]]).reshape(out["shape"])
             np.testing.assert_allclose(found, plain[out["name"]], rtol=1e-6)
+        elif out["name"] == "class":
+            assert part == packed(*(name.encode() for name in plain["class"]))
     assert raw == b""
     chosen = door("POST", INFER, json={"inputs": [tensor()], "outputs": [{"name": "label"}]}).json()
     assert [o["name"] for o in chosen["outputs"]] == ["label"]
@@ -170,11 +172,14 @@ def test_metadata_health_docs_and_metrics(door):
     model = door("GET", "/v2/models/gainroute").json()
     assert model["inputs"] == [{"name": "id", "datatype": "BYTES", "shape": [-1]}]
     assert {o["name"]: (o["datatype"], o["shape"]) for o in model["outputs"]}["probabilities"] == ("FP32", [-1, K])
+    assert {"name": "class", "datatype": "BYTES", "shape": [-1]} in model["outputs"]
     schema = door("GET", "/openapi.json").json()
     codes = schema["paths"]["/v2/models/{name}/infer"]["post"]["responses"]
     assert set(codes) >= {"200", "400", "401", "404", "413", "503"}
     assert "busy" in codes["503"]["description"]
-    text = door("GET", "/metrics").text
+    metrics = door("GET", "/metrics")
+    assert metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    text = metrics.text
     for name in ("requests_total", "samples_total", "escalations_total", "payload_bytes_total", "round_seconds_bucket",
                  "queue_samples", "batch_samples_bucket", "party_up", "log_ok", "threshold"):  # fmt: skip
         assert f"gainroute_{name}" in text
@@ -182,6 +187,7 @@ def test_metadata_health_docs_and_metrics(door):
     page = door("GET", "/")
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert page.headers["cache-control"] == "no-cache"
 
 
 def test_the_docs_page_tells_every_call_and_loads_nothing_from_elsewhere(door):
@@ -316,6 +322,7 @@ def test_a_stock_triton_client_with_its_defaults(served, fed):
         np.testing.assert_allclose(result.as_numpy("probabilities"), expected.probabilities, atol=1e-6)
         assert set(result.as_numpy("route").tolist()) == {b"round1", b"round2"}
         assert result.as_numpy("label").dtype == np.int64
+        assert [name.decode() for name in result.as_numpy("class")] == expected.prediction.tolist()
         assert len(result.as_numpy("decision_id")) == N
         text_in = http.InferInput("id", [1], "BYTES")
         text_in.set_data_from_numpy(np.array(["s3"], dtype=np.object_), binary_data=False)

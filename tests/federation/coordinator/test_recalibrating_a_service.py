@@ -33,7 +33,7 @@ def serve(fed, requests=REQUESTS, probability=None):
             for _ in range(requests):
                 found = await up.answers(IDS)
                 told = [
-                    {"decision_id": name, "label": int(label)}
+                    {"decision_id": name, "label": CLASSES[label]}
                     | ({} if probability is None or probability[i] is None else {"probability": probability[i]})
                     for i, (name, label) in enumerate(zip(found["decision_id"], fed.test.labels, strict=True))
                 ]

@@ -176,7 +176,11 @@ class Coordinator:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in column order."""
-        return class_names(self.deployment, self.parties.descriptions())
+        return self.classes_of(self.deployment)
+
+    def classes_of(self, deployment: Deployment) -> tuple[str, ...]:
+        """Names of the classes of a deployment, in column order."""
+        return deployment.class_names or class_names(deployment, self.parties.descriptions())
 
     def not_ready(self) -> str:
         """Why requests would be refused now; empty if they would be answered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -89,6 +90,11 @@ class Deployment:
     def name(self) -> str:
         """The model version that clients see."""
         return self.hash[:12]
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The router's names of the classes, in column order; empty if it has none."""
+        return () if self.router.classes is None else tuple(map(str, self.router.classes.tolist()))
 
     @property
     def columns(self) -> int:

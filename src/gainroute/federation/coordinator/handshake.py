@@ -16,11 +16,11 @@ __all__ = ["check_fusion", "class_names", "differences", "dimension"]
 
 def class_names(deployment: Deployment, descriptions: Mapping[str, PartyDescription]) -> tuple[str, ...]:
     """Names of the classes: the router's, else those of the parties, else the column numbers."""
-    router = deployment.router
-    if router.classes is not None:
-        return tuple(str(c) for c in router.classes.tolist())
+    if deployment.class_names:
+        return deployment.class_names
+    k = deployment.router.n_classes_
     given = next((descriptions[name].classes for name in deployment.parties if name in descriptions), ())
-    return given if len(given) == router.n_classes_ else tuple(map(str, range(router.n_classes_)))
+    return given if len(given) == k else tuple(map(str, range(k)))
 
 
 def dimension(deployment: Deployment, description: PartyDescription) -> int | None:

@@ -19,7 +19,7 @@ from gainroute.federation.coordinator.rounds import Replies
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
-CONTENT_TYPE = "text/plain; deployment=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 4, 16, 64, 256, 1024, 4096)
 PREFIX = "gainroute"
@@ -106,7 +106,7 @@ class Metrics:
             name: gauge(f"shadow_{name}", text)
             for name, text in (
                 ("loaded", "1 while a shadow router is loaded."),
-                ("samples", "LiveStatistics samples scored by it."),
+                ("samples", "Live samples scored by it."),
                 ("agreement", "Share of them on which both routers decide the same way."),
                 ("rate", "Share of them that the shadow router would escalate."),
                 (

@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ OUTPUTS = {
     "score": "FP32",
     "route": "BYTES",
     "decision_id": "BYTES",
+    "class": "BYTES",
 }
 DTYPES = {"INT64": "<i8", "FP32": "<f4", "BOOL": "?"}
 REQUEST_KEYS = {"id", "parameters", "inputs", "outputs"}
@@ -227,7 +229,7 @@ def write_response(
         shape = list(tensor.shape) if isinstance(tensor, np.ndarray) else [n]
         output: dict[str, Any] = {"name": name, "datatype": OUTPUTS[name], "shape": shape}
         if name in request.binary:
-            blob = _to_bytes(tensor, OUTPUTS[name])
+            blob = _to_bytes(tensor, OUTPUTS[name], repeats=name != "decision_id")
             output["parameters"] = {"binary_data_size": len(blob)}
             blobs.append(blob)
         else:
@@ -240,10 +242,18 @@ def write_response(
     return (b"".join([text, *blobs]), len(text)) if blobs else (text, None)
 
 
-def _to_bytes(tensor: Tensor, datatype: str) -> bytes:
+def _to_bytes(tensor: Tensor, datatype: str, *, repeats: bool) -> bytes:
     if isinstance(tensor, np.ndarray):
         return np.ascontiguousarray(tensor, dtype=DTYPES[datatype]).tobytes()
-    return b"".join(struct.pack("<I", len(b)) + b for b in (text.encode() for text in tensor))
+    return b"".join(map(_known_element if repeats else _element, tensor))
+
+
+def _element(text: str) -> bytes:
+    content = text.encode()
+    return struct.pack("<I", len(content)) + content
+
+
+_known_element = lru_cache(4096)(_element)  # classes and routes repeat: each is encoded once
 
 
 def model_metadata(model: str, versions: Sequence[str], classes: Sequence[str]) -> dict[str, Any]:

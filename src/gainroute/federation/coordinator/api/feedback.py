@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from typing import Any
 
@@ -18,7 +19,7 @@ __all__ = ["feedback_routes"]
 
 KEYS = ("decision_id", "sample_id", "label", "probability")
 MOST = 10_000
-EXAMPLE = {"decision_id": "0006271f0c2b4d10", "label": 3}
+EXAMPLE = {"decision_id": "0006271f0c2b4d10", "label": "cat"}
 
 
 def feedback_routes(coordinator: Coordinator) -> APIRouter:
@@ -30,10 +31,11 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
     async def feedback(request: Request) -> Response:
         """Attach true labels: `{"decision_id" or "sample_id", "label"}`, or `{"feedback": [<such objects>]}`.
 
-        A label is the column number or the name of a class. A sample id must belong to exactly one decision. If some
-        decisions are more likely to be labelled than others of the same route, give the probability with which this
-        one was chosen as `"probability"`, above 0 and up to 1. The valid items of a list are accepted; the others are
-        listed in `errors`.
+        A label is the name of a class, as text, as in the output `class` of an answer. A number is accepted only where
+        the classes are named 0 … K−1: elsewhere it could mean a column or a name. A sample id must belong to exactly
+        one decision. If some decisions are more likely to be labelled than others of the same route, give the
+        probability with which this one was chosen as `"probability"`, above 0 and up to 1. The valid items of a list
+        are accepted; the others are listed in `errors`.
         """
         body = await read_object(request, coordinator.settings.server.max_body_bytes, (*KEYS, "feedback"))
         many = "feedback" in body
@@ -93,9 +95,12 @@ def _probability(given: Any) -> float | None:
 def _column(label: Any, classes: tuple[str, ...]) -> int:
     if isinstance(label, str) and label in classes:
         return classes.index(label)
-    if type(label) is int and 0 <= label < len(classes):
+    if type(label) is int and 0 <= label < len(classes) and classes == tuple(map(str, range(len(classes)))):
         return label
+    allowed = ", ".join(map(json.dumps, classes[:20])) + (f", … ({len(classes)} in all)" if len(classes) > 20 else "")
+    meant = json.dumps(str(label) if str(label) in classes else classes[0])
+    number = "; a number could mean a column or a name" if type(label) is int else ""
     raise BadRequestError(
-        f"label is {str(label)[:60]!r}; a column number 0 … {len(classes) - 1} or a class is needed: "
-        f"{', '.join(classes[:20])}"
+        f'label is {json.dumps(label)[:60]}{number}; classes are given by name, as text: {allowed}. Send {{"label": '
+        f"{meant}}}, or the output `class` of an answer"
     )

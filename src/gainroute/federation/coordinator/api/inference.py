@@ -78,7 +78,7 @@ class InferenceMiddleware:
             used = outcome.deployment.name
             if version is not None and used != version:
                 raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
-            return write_response(request, name, used, lambda tensor: _tensor(outcome, first, tensor))
+            return write_response(request, name, used, lambda tensor: _tensor(coordinator, outcome, first, tensor))
 
         return await coordinator.infer(request.ids, state["request_id"], encode)
 
@@ -122,9 +122,10 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
     async def infer(name: str, version: str | None = None) -> Response:
         """Answer the samples named by the input `id` (BYTES, [N]).
 
-        Outputs: `label` (INT64, −1 for a sample that no party has), `probabilities` (FP32, [N, K]), `escalated`
-        (BOOL), `score` (FP32), `route` (BYTES: `round1`, `round2`, `degraded:<reasons>`, `unknown`), `decision_id`
-        (BYTES). JSON, or the binary tensor extension.
+        Outputs: `class` (BYTES: the name of the class, empty for a sample that no party has), `label` (INT64: its
+        column number, −1), `probabilities` (FP32, [N, K]), `escalated` (BOOL), `score` (FP32), `route` (BYTES:
+        `round1`, `round2`, `degraded:<reasons>`, `unknown`), `decision_id` (BYTES). JSON, or the binary tensor
+        extension.
         """
         raise NotImplementedError(f"{name}, {version}: InferenceMiddleware answers; this documents it")
 
@@ -139,7 +140,10 @@ def _check_model(coordinator: Coordinator, name: str, version: str | None = None
         raise NotFoundError(f"version {version[:60]!r} is not in use; {used!r} is: leave the version out to follow it")
 
 
-def _tensor(outcome: Outcome, first: int, name: str) -> Tensor:
+def _tensor(coordinator: Coordinator, outcome: Outcome, first: int, name: str) -> Tensor:
+    if name == "class":
+        names = coordinator.classes_of(outcome.deployment)
+        return [names[label] if label >= 0 else "" for label in outcome.label.tolist()]
     if name == "score":
         return np.nan_to_num(outcome.score, nan=0.0, posinf=LARGEST, neginf=-LARGEST).astype(np.float32)
     if name == "decision_id":

@@ -72,9 +72,9 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
     async def decisions(limit: int = 50) -> Response:
         if not 1 <= limit <= MOST_DECISIONS:
             raise BadRequestError(f"limit is {limit}; 1 … {MOST_DECISIONS} are allowed")
-        names = coordinator.classes
         found = await asyncio.to_thread(latest, coordinator.log.path, limit)
-        return json_response({"classes": names, "decisions": [_decision(row) for row in found]})
+        listed = [_decision(row, _classes(coordinator, row)) for row in found]
+        return json_response({"classes": coordinator.classes, "decisions": listed})
 
     @routes.get("/decisions/{decision_id}/explanation", summary="Explain one decision, class by class")
     async def explanation(decision_id: str) -> Response:
@@ -168,8 +168,16 @@ def status_json(coordinator: Coordinator) -> dict[str, Any]:
 # ---- decisions ------------------------------------------------------------------------------------------
 
 
-def _decision(row: dict[str, Any]) -> dict[str, Any]:
-    right = None if row["truth"] is None else row["truth"] == row["label"]
+def _classes(coordinator: Coordinator, row: dict[str, Any]) -> tuple[str, ...]:
+    """Names of the classes of the router that decided; those of the current one if it is no longer in memory."""
+    return coordinator.classes_of(coordinator.operator.kept(row["router"]) or coordinator.deployment)
+
+
+def _decision(row: dict[str, Any], classes: tuple[str, ...]) -> dict[str, Any]:
+    def name(column: int | None) -> str | None:
+        return classes[column] if column is not None and 0 <= column < len(classes) else None
+
+    judged = row["truth"] is not None and row["label"] >= 0  # a sample that no party has is not answered wrongly
     return {
         "decision_id": row["decision_id"],
         "sample_id": row["sample_id"],
@@ -189,7 +197,11 @@ def _decision(row: dict[str, Any]) -> dict[str, Any]:
         "bytes": row["bytes"],
         "latency_ms": 1e3 * row["latency"],
         "truth": row["truth"],
-        "right": right,
+        "right": row["truth"] == row["label"] if judged else None,
+        "class": name(row["label"]),
+        "weak_class": name(row["weak_prediction"]),
+        "strong_class": name(row["strong_prediction"]),
+        "true_class": name(row["truth"]),
     }
 
 
@@ -215,6 +227,7 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
             explained = router.explain(local)
             contribution, reliability = explained.contribution, explained.reliability
     pooled, strong = (posterior(row[name], router.n_classes_) for name in ("pooled", "strong"))
+    names = coordinator.classes_of(deployment)
     classes = [
         {
             "label": k,
@@ -226,14 +239,14 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
             "contribution": None if contribution is None else float(contribution[k]),
             "strong": _at(strong, k),
         }
-        for k, name in enumerate(coordinator.classes)
+        for k, name in enumerate(names)
     ]
     note = ""
     if not present.all():
         note = "a party did not have the sample, so that calibration does not apply and it was not escalated"
     elif contribution is None:
         note = f"a {type(router).__name__} has no class-by-class score"
-    return _decision(row) | {
+    return _decision(row, names) | {
         "kind": type(router).__name__,
         "note": note,
         "answered_by": "strong" if row["route"] == ROUND2 else "weak",

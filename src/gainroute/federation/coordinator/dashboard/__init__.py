@@ -23,7 +23,7 @@ HEADERS = {
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-BudgetControl": "no-cache",
+    "Cache-Control": "no-cache",
 }
 
 
@@ -39,7 +39,7 @@ def dashboard_routes(settings: CoordinatorSettings) -> APIRouter:
     token = os.environ.get(ADMIN_TOKEN, "") if settings.open_access else ""
     if token:
         page = page.replace(PLACE, f'<meta name="admin-token" content="{escape(token)}">')
-    private = HEADERS | {"Cache-BudgetControl": "no-store"} if token else HEADERS
+    private = HEADERS | {"Cache-Control": "no-store"} if token else HEADERS
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/")

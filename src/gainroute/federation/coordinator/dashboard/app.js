@@ -203,7 +203,7 @@ function showAccuracy(found, point) {
   const expected = `${percent(point.expected_accuracy)} expected from calibration`;
   text($("accuracy-about"), labels ? `on ${count(labels)} labelled samples; ${expected}` : `no true labels yet; ${expected}`);
   text($("feedback-about"), labels
-    ? "“Weak” is the accuracy of Round 1 alone on the same samples."
+    ? `“Weak” is the accuracy of Round 1 alone on the same samples.${found.unanswered ? ` Not counted: ${count(found.unanswered)} samples that no party has.` : ""}`
     : "No labels yet. Send true labels to POST /feedback by decision_id to see the accuracy here.");
   const table = $("feedback");
   visible(table, labels > 0);

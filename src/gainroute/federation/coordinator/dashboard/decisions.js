@@ -17,18 +17,18 @@ function row(decision) {
   return el("tr", {}, el("td", {}, button), cell(), el("td", {}, el("span")), cell("wide-only"), cell("wide-only"), cell("wide-only"), cell("wide-only"));
 }
 
-function update(node, decision, names) {
+function update(node, decision) {
   const [sample, answer, way, score, needed, truth, time] = node.children;
-  const label = names[decision.label] ?? "–";
+  const label = decision.class ?? "–";
   text(attributes(sample.firstChild, { title: decision.sample_id, "data-decision": decision.decision_id }), decision.sample_id);
   const changed = decision.strong_prediction !== null && decision.strong_prediction !== decision.weak_prediction;
-  text(answer, changed ? `${label} (first ${names[decision.weak_prediction]})` : label);
+  text(answer, changed ? `${label} (first ${decision.weak_class})` : label);
   const [says, kind] = route(decision);
   text(attributes(way.firstChild, { class: kind }), says);
   text(score, points(decision.score));
   text(needed, decision.threshold === null ? "–" : points(decision.threshold));
-  const known = decision.truth === null ? "–" : decision.right ? "✓ correct" : `✕ it is ${names[decision.truth]}`;
-  text(attributes(truth, { class: `wide-only${decision.truth === null ? "" : decision.right ? " good" : " bad-text"}` }), known);
+  const known = decision.truth === null ? "–" : decision.right === null ? `not answered; it is ${decision.true_class}` : decision.right ? "✓ correct" : `✕ it is ${decision.true_class}`;
+  text(attributes(truth, { class: `wide-only${decision.right === null ? "" : decision.right ? " good" : " bad-text"}` }), known);
   text(time, clock(decision.time));
 }
 
@@ -56,12 +56,12 @@ export class Decisions {
     return this.dialog.open || hovers || this.body.contains(document.activeElement);
   }
 
-  show({ classes, decisions }) {
+  show({ decisions }) {
     visible($("held"), this.held && decisions.length > 0);
     if (this.held) return;
     visible($("no-decisions"), !decisions.length);
     visible(this.table, decisions.length > 0);
-    keyed(this.body, decisions, (d) => d.decision_id, row, (node, d) => update(node, d, classes));
+    keyed(this.body, decisions, (d) => d.decision_id, row, update);
   }
 
   async open(id, sample) {
@@ -82,11 +82,10 @@ export class Decisions {
 const bold = (says) => el("strong", {}, says);
 
 function explained(d) {
-  const name = (label) => d.classes[label]?.name ?? "–";
   const steps = el("ol", { class: "steps" });
   const add = (...parts) => steps.append(el("li", {}, ...parts));
   if (d.weak_prediction !== null && d.weak_prediction >= 0)
-    add("Round 1: the pooled answer is ", bold(name(d.weak_prediction)), ` (${percent(d.classes[d.weak_prediction].pooled, 0)}).`);
+    add("Round 1: the pooled answer is ", bold(d.weak_class), ` (${percent(d.classes[d.weak_prediction].pooled, 0)}).`);
   if (d.classes.some((c) => c.contribution !== null)) {
     add("Round 2 was expected to change the probability of a correct answer by ", bold(points(d.score)),
       `; the threshold was ${points(d.threshold)}.`);
@@ -99,9 +98,9 @@ function explained(d) {
   if (d.strong_prediction !== null) {
     const same = d.strong_prediction === d.weak_prediction ? ", the same" : ", another answer";
     const sure = d.classes[d.strong_prediction]?.strong;
-    add("Round 2: the strong answer is ", bold(name(d.strong_prediction)), `${sure === null || sure === undefined ? "" : ` (${percent(sure, 0)})`}${same}.`);
+    add("Round 2: the strong answer is ", bold(d.strong_class), `${sure === null || sure === undefined ? "" : ` (${percent(sure, 0)})`}${same}.`);
   }
-  add("Answer given: ", bold(name(d.label)), d.truth === null ? "." : d.right ? "; correct ✓" : `; the true label is ${name(d.truth)} ✕`);
+  add("Answer given: ", bold(d.class ?? "–"), d.truth === null ? "." : d.right ? "; correct ✓" : d.right === null ? `; the true label is ${d.true_class}` : `; the true label is ${d.true_class} ✕`);
   const parts = [steps];
   if (d.note) parts.push(el("p", { class: "banner" }, `Note: ${d.note}.`));
   parts.push(el("h3", {}, "Class by class"), bill(d), said(d));

@@ -158,13 +158,15 @@ class FeedbackSummary:
     Attributes
     ----------
     labels
-        Labelled decisions, 10,000 at most.
+        Labelled decisions that have an answer, 10,000 at most.
     accuracy
         Accuracy of the answers given.
     weak_accuracy
         Accuracy of Round 1 on the same samples.
     escalated_labels, escalated_accuracy, escalated_weak_accuracy
         The same for the samples that the strong route answered.
+    unanswered
+        Labelled decisions about samples that no party had; not in any of the above.
     """
 
     labels: int
@@ -173,15 +175,18 @@ class FeedbackSummary:
     escalated_labels: int
     escalated_accuracy: float | None
     escalated_weak_accuracy: float | None
+    unanswered: int
 
 
 def summarise_feedback(path: Path) -> FeedbackSummary:
     """Accuracy on decisions with feedback."""
     with reading(path) as connection:
         row = connection.execute(
-            "SELECT count(*), avg(d.label = f.label), avg(d.weak_prediction = f.label), "
-            "count(d.strong_prediction), avg(CASE WHEN d.strong_prediction IS NOT NULL THEN d.label = f.label END), "
-            "avg(CASE WHEN d.strong_prediction IS NOT NULL THEN d.weak_prediction = f.label END) "
+            "SELECT count(*) FILTER (WHERE d.label >= 0), avg(d.label = f.label) FILTER (WHERE d.label >= 0), "
+            "avg(d.weak_prediction = f.label) FILTER (WHERE d.label >= 0), count(d.strong_prediction), "
+            "avg(d.label = f.label) FILTER (WHERE d.strong_prediction IS NOT NULL), "
+            "avg(d.weak_prediction = f.label) FILTER (WHERE d.strong_prediction IS NOT NULL), "
+            "count(*) FILTER (WHERE d.label < 0) "
             "FROM (SELECT * FROM feedback ORDER BY seq DESC LIMIT ?) f JOIN decisions d USING (seq)",
             (MOST_LABELS,),
         ).fetchone()
