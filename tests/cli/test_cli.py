@@ -334,7 +334,7 @@ def test_route_flags_samples_that_lack_a_party(folder: Path) -> None:
     assert "row 0 of" in refused("explain", *args, "--row", "0")
 
 
-def test_a_cheap_answer_of_one_s_own_is_needed_again(folder: Path) -> None:
+def test_a_weak_answer_of_one_s_own_is_needed_again(folder: Path) -> None:
     data = draw(200)
     np.savez(folder / "own.npz", **data, weak_prediction=np.zeros(200, dtype=int))
     parsed("fit", folder / "own.npz", "--out", folder / "own.safetensors")

@@ -198,7 +198,7 @@ def test_explored_answers_are_no_evidence_against_collaboration():
     assert monitor.collaboration.answers == 0
 
 
-def test_a_cheap_route_that_fails_shows_in_the_calibration():
+def test_a_weak_route_that_fails_shows_in_the_calibration():
     monitor = DriftMonitor(ROUTER)
     data = world(3000, 2, 4, 17)
     decision = ROUTER.route(data.local)

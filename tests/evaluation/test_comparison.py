@@ -103,7 +103,7 @@ def test_weights_and_a_utility_change_what_is_measured() -> None:
     assert made.strong == pytest.approx(np.average(u[labels, strong], weights=weight))
 
 
-def test_one_s_own_cheap_answer_is_used() -> None:
+def test_one_s_own_weak_answer_is_used() -> None:
     local, labels, strong = draw(200)
     made = compare_routers(local, labels, strong, routers=FEW, weak_prediction=np.zeros(200, dtype=int))
     assert made.weak == pytest.approx((labels == 0).mean())

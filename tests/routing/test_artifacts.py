@@ -62,7 +62,7 @@ def test_a_loaded_router_answers_the_same(name, tmp_path):
     assert loaded.expected_rate_ == router.expected_rate_
 
 
-def test_defer_own_labels_and_own_cheap_answers_survive(tmp_path):
+def test_defer_own_labels_and_own_weak_answers_survive(tmp_path):
     path = tmp_path / "router.safetensors"
     defer = gr.DeferRouter(0.3).fit(OUTPUTS, DATA.labels, DATA.strong)
     gr.save(defer, path)

@@ -164,7 +164,7 @@ def test_answers_for_other_samples_than_the_escalated():
         router.answer(decision, DATA.strong)
 
 
-def test_own_cheap_answers_are_needed_on_both_sides_or_on_none():
+def test_own_weak_answers_are_needed_on_both_sides_or_on_none():
     own = DATA.labels * 0
     router = gr.ExpectedGainRouter().fit(DATA.local, DATA.labels, DATA.strong, weak_prediction=own)
     with pytest.raises(InputError, match="fitted with weak_prediction=; route it with as well"):

@@ -11,7 +11,7 @@ from gainroute.training.models.fusion import FusionHead
 from gainroute.training.optimise import batches, one_cycle, seeded
 from gainroute.training.settings import VflSettings
 from gainroute.training.split_learning import FusionServer, InProcessParty, train_split
-from gainroute.training.stage import Stage
+from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, place
 
 N, K = 24, 3
@@ -90,7 +90,7 @@ def test_split_training_learns() -> None:
         head = FusionHead(dimensions=[32, 32], latent=8, classes=K)
     parties = [InProcessParty(e, v, labels, settings) for e, v in zip(encoders, views, strict=True)]
     server = FusionServer(head, labels, settings)
-    train_split(Stage("vfl", seed=0), parties, server, N, settings)
+    train_split(TrainingStage("vfl", seed=0), parties, server, N, settings)
     answer = head([e(torch.from_numpy(v.clean)) for e, v in zip(encoders, views, strict=True)]).argmax(dim=1)
     assert (answer == labels).float().mean() > 0.9
 

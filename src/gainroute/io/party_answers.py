@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gainroute._util.files import write_npz
 from gainroute.errors import DataError, InputError
 from gainroute.io.ids import id_texts, rows_by_id
-from gainroute.io.tables import PathLike, Table, read_table
+from gainroute.io.tables import ColumnTable, PathLike, read_table
 from gainroute.routing.inputs import as_posteriors
 
 __all__ = ["PrecomputedAnswers", "read_columns", "write_columns"]
@@ -117,7 +117,7 @@ def read_columns(path: PathLike) -> PrecomputedAnswers:
     return PrecomputedAnswers(rows, np.asarray(posteriors, np.float32), embeddings, names, stated)
 
 
-def _from_parquet(table: Table) -> dict[str, npt.NDArray[Any]]:
+def _from_parquet(table: ColumnTable) -> dict[str, npt.NDArray[Any]]:
     arrays: dict[str, npt.NDArray[Any]] = {}
     if "id" in table:
         arrays["ids"] = np.array(table.objects("id"), dtype=object)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gainroute.errors import DataError
 from gainroute.io.ids import rows_by_id
-from gainroute.io.tables import Table
+from gainroute.io.tables import ColumnTable
 from gainroute.routing.inputs import SUM_TOLERANCE
 from gainroute.routing.types import BoolArray, FloatArray, LabelArray
 
@@ -40,7 +40,7 @@ class _Party:
 # ---- one file, all parties ----------------------------------------------------------------------
 
 
-def read_parties(table: Table, class_names: LabelArray | None = None) -> PartyPosteriors:
+def read_parties(table: ColumnTable, class_names: LabelArray | None = None) -> PartyPosteriors:
     """Find every party's posterior among the columns `posterior…`."""
     lists, numbers = _posterior_columns(table)
     source = table.source
@@ -65,7 +65,7 @@ def read_parties(table: Table, class_names: LabelArray | None = None) -> PartyPo
     return _stack(found, source, _names(classes, class_names))
 
 
-def read_known(table: Table) -> dict[str, Any]:
+def read_known(table: ColumnTable) -> dict[str, Any]:
     """Read the other columns of a table: labels, the strong route's answers, ids, weights."""
     found: dict[str, Any] = {}
     for column, field in (
@@ -90,7 +90,7 @@ def read_known(table: Table) -> dict[str, Any]:
 # ---- one file per party -------------------------------------------------------------------------
 
 
-def join(tables: Sequence[Table], on: str) -> tuple[list[Table], list[int]]:
+def join(tables: Sequence[ColumnTable], on: str) -> tuple[list[ColumnTable], list[int]]:
     """Keep the samples that every table has, in the order of the first, and count those each table loses."""
     places = []
     for table in tables:
@@ -107,7 +107,7 @@ def join(tables: Sequence[Table], on: str) -> tuple[list[Table], list[int]]:
     return joined, [len(place) - len(common) for place in places]
 
 
-def read_party_files(tables: Sequence[Table], on: str, class_names: LabelArray | None = None) -> PartyPosteriors:
+def read_party_files(tables: Sequence[ColumnTable], on: str, class_names: LabelArray | None = None) -> PartyPosteriors:
     """Read one party per table; the name of the file is the name of the party."""
     parties, classes = [], None
     for table in tables:
@@ -141,7 +141,7 @@ def read_party_files(tables: Sequence[Table], on: str, class_names: LabelArray |
 # ---- columns ------------------------------------------------------------------------------------
 
 
-def _posterior_columns(table: Table, on: str | None = None) -> tuple[list[str], list[str]]:
+def _posterior_columns(table: ColumnTable, on: str | None = None) -> tuple[list[str], list[str]]:
     """Names of the list columns and of the number columns that hold posteriors."""
     named = [c for c in table if c == PREFIX or c.startswith(f"{PREFIX}_")]
     if not named and on is not None and len(table.columns) == 2:
@@ -214,7 +214,7 @@ def _sum_to_one(values: dict[str, FloatArray], parties: list[str], classes: list
     return True
 
 
-def _from_list(table: Table, column: str, name: str) -> _Party:
+def _from_list(table: ColumnTable, column: str, name: str) -> _Party:
     posterior, there = table.matrix(column)
     if not there.any():
         return _Party(name, None, there)
@@ -256,7 +256,7 @@ def _stack(parties: list[_Party], source: str, class_names: LabelArray | None) -
     return PartyPosteriors(local, present, tuple(p.name for p in parties), class_names)
 
 
-def _known(table: Table, column: str, *, missing: bool) -> LabelArray:
+def _known(table: ColumnTable, column: str, *, missing: bool) -> LabelArray:
     values = table.objects(column)
     if None in values and not missing:
         raise DataError(

@@ -19,7 +19,7 @@ import numpy as np
 from gainroute._util.files import write_npz
 from gainroute.errors import DataError, GainrouteWarning
 from gainroute.io.posterior_columns import PartyPosteriors, as_labels, join, read_known, read_parties, read_party_files
-from gainroute.io.tables import PathLike, Table, file_format, read_table, write_parquet
+from gainroute.io.tables import ColumnTable, PathLike, file_format, read_table, write_parquet
 from gainroute.routing.inputs import as_local_posteriors, as_present
 from gainroute.routing.labels import Labels
 from gainroute.routing.types import BoolArray, Decision, FloatArray, IntArray, LabelArray
@@ -250,7 +250,7 @@ def save_decision(decision: Decision, path: PathLike, ids: LabelArray | None = N
 # ---- inside -------------------------------------------------------------------------------------
 
 
-def _from_npz(table: Table, names: LabelArray | None) -> Outcomes:
+def _from_npz(table: ColumnTable, names: LabelArray | None) -> Outcomes:
     table.require("local_posteriors", remedy="add the parties' posteriors, (M, N, K), under that name")
     found = {key: table.array(key) for key in _KEYS if key in table}
     local = as_local_posteriors(found.pop("local_posteriors"), name=f"{table.source}: local_posteriors")

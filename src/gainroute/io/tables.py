@@ -22,7 +22,7 @@ from gainroute._util.files import write_bytes
 from gainroute.errors import DataError, MissingExtraError
 from gainroute.routing.types import BoolArray, FloatArray
 
-__all__ = ["PathLike", "Table", "file_format", "read_table", "write_parquet"]
+__all__ = ["ColumnTable", "PathLike", "file_format", "read_table", "write_parquet"]
 
 PathLike = str | os.PathLike[str]
 
@@ -34,7 +34,7 @@ UNREADABLE = (
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ColumnTable:
     """Arrays by name, as a file holds them. Every method names the file in its errors.
 
     Attributes
@@ -157,7 +157,7 @@ class Table:
         filled[present] = values.reshape(len(kept), filled.shape[1])
         return filled, present
 
-    def take(self, rows: Sequence[int]) -> Table:
+    def take(self, rows: Sequence[int]) -> ColumnTable:
         """The same table with these rows of every column."""
         taken = {name: c[rows] if isinstance(c, np.ndarray) else c.take(rows) for name, c in self.columns.items()}
         return replace(self, columns=taken)
@@ -184,7 +184,7 @@ def file_format(path: PathLike) -> str:
     )
 
 
-def read_table(path: PathLike, only: Collection[str] | None = None) -> Table:
+def read_table(path: PathLike, only: Collection[str] | None = None) -> ColumnTable:
     """Read an `.npz` or Parquet file into memory.
 
     Parameters
@@ -197,13 +197,13 @@ def read_table(path: PathLike, only: Collection[str] | None = None) -> Table:
     return (_read_npz if file_format(path) == "npz" else _read_parquet)(path, only)
 
 
-def _read_npz(path: PathLike, only: Collection[str] | None) -> Table:
+def _read_npz(path: PathLike, only: Collection[str] | None) -> ColumnTable:
     try:
         # numpy leaves a file open that it cannot read, so it is opened and closed here.
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             wanted = [name for name in file.files if only is None or name in only]
             arrays = {name: _read_array(file, name, path) for name in wanted}
-            return Table(str(path), "npz", arrays, tuple(file.files))
+            return ColumnTable(str(path), "npz", arrays, tuple(file.files))
     except DataError:
         raise
     except UNREADABLE as error:
@@ -225,7 +225,7 @@ def _read_array(file: Mapping[str, Any], name: str, path: PathLike) -> npt.NDArr
     return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
 
 
-def _read_parquet(path: PathLike, only: Collection[str] | None) -> Table:
+def _read_parquet(path: PathLike, only: Collection[str] | None) -> ColumnTable:
     try:
         import pyarrow.parquet as pq
         from pyarrow import ArrowException
@@ -244,7 +244,7 @@ def _read_parquet(path: PathLike, only: Collection[str] | None) -> Table:
         raise DataError(f"{path} is not a Parquet file, or truncated ({error}); write it again") from error
     metadata = {key.decode(): value.decode(errors="replace") for key, value in (table.schema.metadata or {}).items()}
     columns = dict(zip(table.column_names, table.columns, strict=True))
-    return Table(str(path), "parquet", columns, names, metadata)
+    return ColumnTable(str(path), "parquet", columns, names, metadata)
 
 
 def write_parquet(path: PathLike, columns: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.settings import FitSettings
-from gainroute.training.stage import BatchLoss, Stage
+from gainroute.training.stage import BatchLoss, TrainingStage
 from gainroute.training.training_view import TrainingView, place, to_tensor
 
 __all__ = ["Loss", "train_classifier"]
@@ -17,7 +17,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """From logits (B, outputs) and the training rows (B,) they belong to, to a scalar."""
 
 
-def train_classifier(stage: Stage, spec: ModelSpec, view: TrainingView, loss: Loss, fit: FitSettings) -> nn.Module:
+def train_classifier(
+    stage: TrainingStage, spec: ModelSpec, view: TrainingView, loss: Loss, fit: FitSettings
+) -> nn.Module:
     """Train a model from its description, or resume, or only load it if it is finished; in inference mode.
 
     Parameters

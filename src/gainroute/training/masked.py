@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.settings import MaskedSettings
-from gainroute.training.stage import Stage
+from gainroute.training.stage import TrainingStage
 
 __all__ = ["random_presence", "subsets", "train_masked"]
 
@@ -48,7 +48,7 @@ def random_presence(count: int, parties: int) -> Tensor:
 
 
 def train_masked(
-    stage: Stage, spec: ModelSpec, embeddings: Sequence[Tensor], labels: Tensor, settings: MaskedSettings
+    stage: TrainingStage, spec: ModelSpec, embeddings: Sequence[Tensor], labels: Tensor, settings: MaskedSettings
 ) -> nn.Module:
     """Train a fusion head with a random subset of parties present for each sample of each step.
 

@@ -22,7 +22,7 @@ from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.optimise import derive
 from gainroute.training.settings import LocalSettings, RouteSettings, VflSettings
 from gainroute.training.split_learning import FusionServer, InProcessParty, train_split
-from gainroute.training.stage import Stage
+from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, forward_all
 
 __all__ = ["Routes", "StrongRoute", "TrainingData", "predict", "train_routes"]
@@ -121,10 +121,10 @@ class _Trainer:
     progress: Progress
     device: str
 
-    def stage(self, name: str, *determinants: object) -> Stage:
+    def stage(self, name: str, *determinants: object) -> TrainingStage:
         """A stage whose checkpoint depends on the seed and on `determinants`."""
         checkpoint = self.store.checkpoint(name, self.seed, *determinants)
-        return Stage(name, self.seed, checkpoint, self.progress, self.device)
+        return TrainingStage(name, self.seed, checkpoint, self.progress, self.device)
 
     def local(
         self, data: TrainingData, outputs: int, loss: Loss, name: str, *determinants: object

@@ -13,7 +13,7 @@ from gainroute.routing.types import IntArray
 from gainroute.training.checkpoint import ModelState, Stateful
 from gainroute.training.optimise import Stepper, steps_in
 from gainroute.training.settings import VflSettings
-from gainroute.training.stage import Stage
+from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, place, to_tensor
 
 __all__ = ["FusionServer", "InProcessParty", "TrainingParty", "train_split"]
@@ -158,7 +158,7 @@ class FusionServer:
 
 
 def train_split(
-    stage: Stage, parties: Sequence[TrainingParty], server: FusionServer, count: int, settings: VflSettings
+    stage: TrainingStage, parties: Sequence[TrainingParty], server: FusionServer, count: int, settings: VflSettings
 ) -> None:
     """Train encoders and head together on `count` aligned samples, or resume.
 

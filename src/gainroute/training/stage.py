@@ -16,14 +16,14 @@ from gainroute.training.checkpoint import Checkpoint, CheckpointState, ModelStat
 from gainroute.training.optimise import Stepper, batches, derive, seeded, steps_in
 from gainroute.training.settings import FitSettings
 
-__all__ = ["BatchLoss", "Stage"]
+__all__ = ["BatchLoss", "TrainingStage"]
 
 BatchLoss = Callable[[Tensor], Tensor]
 """From the training rows of a batch, (B,), to its loss."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class TrainingStage:
     """One model, or one set of models, that is trained as a unit.
 
     Attributes

@@ -246,7 +246,7 @@ async def _nothing() -> None: ...
 
 
 def test_an_alarm_survives_a_kill(tmp_path):
-    """In processes of their own; the labels say that the cheap answer was right wherever both were asked."""
+    """In processes of their own; the labels say that the weak answer was right wherever both were asked."""
 
     @contextlib.contextmanager
     def process():

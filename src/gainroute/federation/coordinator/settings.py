@@ -133,7 +133,7 @@ class FusionSettings:
         embeddings (E, dᵢ) to (E, K) posteriors or (E,) predictions.
     strong
         Precomputed strong posteriors by id: ``.npz`` with `ids` (N,) and `strong_posterior` (N, K), or Parquet with
-        the columns id and strong_posterior. PartyLinks are not asked for embeddings.
+        the columns id and strong_posterior. Parties are not asked for embeddings.
     """
 
     run: Path | None = None
