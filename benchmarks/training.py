@@ -15,7 +15,7 @@ from gainroute.training.models.encoders import ResNet18
 from gainroute.training.models.fusion import FusionHead
 from gainroute.training.optimise import seeded
 from gainroute.training.settings import VflSettings
-from gainroute.training.split_learning import FusionServer, InProcessParty
+from gainroute.training.split_learning import FusionServer, TrainingParty
 from gainroute.training.training_view import TrainingView, place, to_tensor
 
 __all__ = ["run"]
@@ -60,11 +60,11 @@ def _models() -> tuple[list[nn.Module], FusionHead]:
     return encoders, head
 
 
-def _split(views: list[np.ndarray], labels: Tensor) -> tuple[list[InProcessParty], FusionServer]:
+def _split(views: list[np.ndarray], labels: Tensor) -> tuple[list[TrainingParty], FusionServer]:
     encoders, head = _models()
     everyone = np.arange(len(labels))
     parties = [
-        InProcessParty(encoder, TrainingView(view, everyone), labels, SETTINGS)
+        TrainingParty(encoder, TrainingView(view, everyone), labels, SETTINGS)
         for encoder, view in zip(encoders, views, strict=True)
     ]
     return parties, FusionServer(head, labels, SETTINGS)

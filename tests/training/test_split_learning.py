@@ -10,7 +10,7 @@ from gainroute.training.models.encoders import ResNet18
 from gainroute.training.models.fusion import FusionHead
 from gainroute.training.optimise import batches, one_cycle, seeded
 from gainroute.training.settings import VflSettings
-from gainroute.training.split_learning import FusionServer, InProcessParty, train_split
+from gainroute.training.split_learning import FusionServer, InProcessParties, TrainingParty, train_split
 from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, place
 
@@ -40,7 +40,7 @@ def test_split_training_gives_the_gradients_of_one_monolithic_model(auxiliary: f
         head = FusionHead(dimensions=[32, 32], latent=8, classes=K, dropout=0.0)
     rows = np.arange(N)
     parties = [
-        InProcessParty(e, v, labels, settings, auxiliary=h if auxiliary else None, share=auxiliary / 2)
+        TrainingParty(e, v, labels, settings, auxiliary=h if auxiliary else None, share=auxiliary / 2)
         for e, v, h in zip(encoders, views, heads, strict=True)
     ]
     server = FusionServer(head, labels, settings)
@@ -72,7 +72,7 @@ def test_split_training_gives_the_gradients_of_one_monolithic_model(auxiliary: f
 def test_no_graph_leaves_a_party_and_no_view_reaches_the_server() -> None:
     views, labels = _views()
     settings = VflSettings(epochs=1, batch=8, width=4, latent=8)
-    party = InProcessParty(ResNet18(channels=1, width=4), views[0], labels, settings)
+    party = TrainingParty(ResNet18(channels=1, width=4), views[0], labels, settings)
     party.begin_epoch(0, 0)
     embedding = party.forward(np.arange(8))
     assert embedding.grad_fn is None
@@ -88,9 +88,9 @@ def test_split_training_learns() -> None:
     with seeded(0, "models"):
         encoders = [ResNet18(channels=1, width=4) for _ in views]
         head = FusionHead(dimensions=[32, 32], latent=8, classes=K)
-    parties = [InProcessParty(e, v, labels, settings) for e, v in zip(encoders, views, strict=True)]
+    parties = [TrainingParty(e, v, labels, settings) for e, v in zip(encoders, views, strict=True)]
     server = FusionServer(head, labels, settings)
-    train_split(TrainingStage("vfl", seed=0), parties, server, N, settings)
+    train_split(TrainingStage("vfl", seed=0), InProcessParties(dict(zip("ab", parties, strict=True))), server, N, settings)
     answer = head([e(torch.from_numpy(v.clean)) for e, v in zip(encoders, views, strict=True)]).argmax(dim=1)
     assert (answer == labels).float().mean() > 0.9
 

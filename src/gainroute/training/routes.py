@@ -21,11 +21,21 @@ from gainroute.training.masked import train_masked
 from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.optimise import derive
 from gainroute.training.settings import LocalSettings, RouteSettings, VflSettings
-from gainroute.training.split_learning import FusionServer, InProcessParty, train_split
+from gainroute.training.split_learning import FusionServer, InProcessParties, TrainingParty, train_split
 from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, forward_all
 
-__all__ = ["Routes", "StrongRoute", "TrainingData", "predict", "train_routes"]
+__all__ = [
+    "Routes",
+    "StrongRoute",
+    "TrainingData",
+    "encoder_spec",
+    "fusion_spec",
+    "local_spec",
+    "predict",
+    "start_party",
+    "train_routes",
+]
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,8 @@ class Routes:
     defer: dict[str, tuple[nn.Module, ...]]
 
 
-def _local_spec(view: TrainingView, outputs: int, settings: LocalSettings) -> ModelSpec:
+def local_spec(view: TrainingView, outputs: int, settings: LocalSettings) -> ModelSpec:
+    """The light classifier for a view."""
     shape = view.clean.shape[1:]
     if len(shape) == 1:
         options = {"features": shape[0], "outputs": outputs, "widths": list(settings.hidden)}
@@ -102,13 +113,32 @@ def _stem(stem: str, size: int) -> str:
     return next((name for limit, name in fitting.items() if size <= limit), "7x7-stride2-pool")
 
 
-def _encoder_spec(view: TrainingView, settings: VflSettings) -> ModelSpec:
+def encoder_spec(view: TrainingView, settings: VflSettings) -> ModelSpec:
+    """The encoder for a view; its embeddings have 8 × width values."""
     shape = view.clean.shape[1:]
     if len(shape) == 1:
         return ModelSpec("mlp-encoder", {"features": shape[0], "width": settings.width})
     return ModelSpec(
         "resnet18", {"channels": shape[0], "width": settings.width, "stem": _stem(settings.stem, min(shape[1:]))}
     )
+
+
+def start_party(
+    stage: TrainingStage, name: str, view: TrainingView, labels: Tensor, classes: int, fit: VflSettings, parties: int
+) -> TrainingParty:
+    """A party at the start of split training. Its weights are drawn from a seed of its own, wherever it runs."""
+    spec = encoder_spec(view, fit)
+    with stage.initial(name):
+        encoder = build_model(spec)
+        auxiliary = nn.Linear(8 * fit.width, classes) if fit.auxiliary > 0 else None
+    share = fit.auxiliary / parties
+    return TrainingParty(encoder, view, labels, fit, auxiliary=auxiliary, share=share, device=stage.device)
+
+
+def fusion_spec(parties: int, classes: int, fit: VflSettings) -> ModelSpec:
+    """The fusion head for that many parties."""
+    options = {"dimensions": [8 * fit.width] * parties, "latent": fit.latent, "classes": classes}
+    return ModelSpec("fusion", {**options, "dropout": fit.dropout})
 
 
 @dataclass(frozen=True)
@@ -132,7 +162,7 @@ class _Trainer:
         """One classifier per party."""
         fit, trained = self.settings.local, []
         for view, party in zip(data.views, data.party_names, strict=True):
-            spec = _local_spec(view, outputs, fit)
+            spec = local_spec(view, outputs, fit)
             stage = self.stage(f"{name} {party}", spec, fit, data.fingerprint, *determinants)
             trained.append(train_classifier(stage, spec, view, loss, fit))
         return tuple(trained)
@@ -140,22 +170,19 @@ class _Trainer:
     def strong(self, data: TrainingData, name: str) -> StrongRoute:
         """Encoders and fusion head by split training."""
         fit = self.settings.vfl
-        specs = tuple(_encoder_spec(view, fit) for view in data.views)
-        sizes = [8 * fit.width] * len(specs)
-        options = {"dimensions": sizes, "latent": fit.latent, "classes": data.classes, "dropout": fit.dropout}
-        head_spec = ModelSpec("fusion", options)
+        specs = tuple(encoder_spec(view, fit) for view in data.views)
+        head_spec = fusion_spec(len(specs), data.classes, fit)
         stage = self.stage(name, specs, head_spec, fit, data.fingerprint)
         labels = torch.from_numpy(data.labels)
+        parties = {
+            party: start_party(stage, party, view, labels, data.classes, fit, len(specs))
+            for party, view in zip(data.party_names, data.views, strict=True)
+        }
         with stage.initial():
-            encoders = tuple(build_model(spec) for spec in specs)
-            auxiliary = [nn.Linear(size, data.classes) if fit.auxiliary > 0 else None for size in sizes]
             head = build_model(head_spec)
-        share = fit.auxiliary / len(encoders)
-        parties = [
-            InProcessParty(encoder, view, labels, fit, auxiliary=extra, share=share, device=self.device)
-            for encoder, view, extra in zip(encoders, data.views, auxiliary, strict=True)
-        ]
-        train_split(stage, parties, FusionServer(head, labels, fit, self.device), len(labels), fit)
+        server = FusionServer(head, labels, fit, self.device)
+        train_split(stage, InProcessParties(parties), server, len(labels), fit)
+        encoders = tuple(party.encoder for party in parties.values())
         return StrongRoute(encoders, specs, head, head_spec)
 
     def crossfitted(self, data: TrainingData) -> npt.NDArray[np.bool_]:
@@ -228,5 +255,5 @@ def train_routes(
             key = alpha_key(alpha, crossfit=crossfit)
             loss = defer_loss(labels, torch.from_numpy(correct).to(device), alpha)
             defer[key] = trainer.local(data, data.classes + 1, loss, f"defer {key}", settings.vfl)
-    specs = tuple(_local_spec(view, data.classes, settings.local) for view in data.views)
+    specs = tuple(local_spec(view, data.classes, settings.local) for view in data.views)
     return Routes(local, specs, strong, masked, defer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -16,26 +16,30 @@ from gainroute.training.settings import VflSettings
 from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, place, to_tensor
 
-__all__ = ["FusionServer", "InProcessParty", "TrainingParty", "train_split"]
+__all__ = ["FusionServer", "InProcessParties", "TrainingParties", "TrainingParty", "train_split"]
 
 
-class TrainingParty(Protocol):
-    """A party in split training, as opposed to a `gainroute.routing.two_round.Party`, which only serves."""
+class TrainingParties(Protocol):
+    """All parties in split training, in the order of the head: in this process, or each in its own organisation."""
 
     def begin_epoch(self, seed: int, epoch: int) -> None:
-        """Prepare the view of this epoch."""
+        """Prepare the views of this epoch; `seed` is that of augmentation."""
         ...
 
-    def forward(self, rows: IntArray) -> Tensor:
-        """The embeddings of these training rows: values only, the graph stays with the party."""
+    def forward(self, rows: IntArray) -> list[Tensor]:
+        """The embeddings of these training rows: values only, the graphs stay with the parties."""
         ...
 
-    def backward(self, gradient: Tensor) -> None:
-        """Apply the gradient of the server's loss with respect to the embeddings just sent."""
+    def backward(self, gradients: Sequence[Tensor]) -> None:
+        """Apply the gradients of the server's loss with respect to the embeddings just sent."""
         ...
 
-    def state(self) -> dict[str, Stateful]:
-        """What a checkpoint keeps of this party."""
+    def state(self) -> Mapping[str, Stateful]:
+        """What the server's checkpoint keeps of the parties; nothing if they keep checkpoints of their own."""
+        ...
+
+    def end_epoch(self, epoch: int) -> None:
+        """Note that an epoch is complete; called before the server writes its checkpoint."""
         ...
 
     def finish(self) -> None:
@@ -43,8 +47,8 @@ class TrainingParty(Protocol):
         ...
 
 
-class InProcessParty:
-    """A training party in this process.
+class TrainingParty:
+    """One party in split training: encoder, view and optimiser.
 
     Parameters
     ----------
@@ -122,6 +126,39 @@ class InProcessParty:
         self.encoder.eval()
 
 
+class InProcessParties:
+    """`TrainingParties` in this process, by name."""
+
+    def __init__(self, parties: Mapping[str, TrainingParty]) -> None:
+        self._parties = dict(parties)
+
+    def begin_epoch(self, seed: int, epoch: int) -> None:
+        """Prepare every view."""
+        for party in self._parties.values():
+            party.begin_epoch(seed, epoch)
+
+    def forward(self, rows: IntArray) -> list[Tensor]:
+        """One (B, dᵢ) per party."""
+        return [party.forward(rows) for party in self._parties.values()]
+
+    def backward(self, gradients: Sequence[Tensor]) -> None:
+        """One gradient per party."""
+        for party, gradient in zip(self._parties.values(), gradients, strict=True):
+            party.backward(gradient)
+
+    def state(self) -> dict[str, Stateful]:
+        """Everything: one checkpoint serves all."""
+        return {f"{name}.{key}": part for name, party in self._parties.items() for key, part in party.state().items()}
+
+    def end_epoch(self, epoch: int) -> None:
+        """Do nothing: the server's checkpoint holds all."""
+
+    def finish(self) -> None:
+        """Switch to inference mode."""
+        for party in self._parties.values():
+            party.finish()
+
+
 class FusionServer:
     """The server in split training: holds the fusion head and the labels, never a view.
 
@@ -158,7 +195,7 @@ class FusionServer:
 
 
 def train_split(
-    stage: TrainingStage, parties: Sequence[TrainingParty], server: FusionServer, count: int, settings: VflSettings
+    stage: TrainingStage, parties: TrainingParties, server: FusionServer, count: int, settings: VflSettings
 ) -> None:
     """Train encoders and head together on `count` aligned samples, or resume.
 
@@ -173,23 +210,18 @@ def train_split(
     settings
         Epochs, batch size and the rest.
     """
-    parts = {f"server.{key}": part for key, part in server.state().items()}
-    for index, party in enumerate(parties):
-        parts |= {f"party{index}.{key}": part for key, part in party.state().items()}
+    parts = {**{f"server.{key}": part for key, part in server.state().items()}, **parties.state()}
 
     def epoch(number: int) -> float:
         losses = []
-        for party in parties:
-            party.begin_epoch(stage.view_seed, number)
+        parties.begin_epoch(stage.view_seed, number)
         for rows in stage.batches(count, settings, number):
-            embeddings = [party.forward(rows) for party in parties]
-            loss, gradients = server.step(embeddings, rows)
-            for party, gradient in zip(parties, gradients, strict=True):
-                party.backward(gradient)
+            loss, gradients = server.step(parties.forward(rows), rows)
+            parties.backward(gradients)
             losses.append(loss)
+        parties.end_epoch(number)
         return sum(losses) / len(losses)
 
     stage.run(epoch, settings.epochs, parts)
     server.head.eval()
-    for party in parties:
-        party.finish()
+    parties.finish()

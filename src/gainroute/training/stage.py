@@ -49,9 +49,9 @@ class TrainingStage:
         """The seed of augmentation."""
         return derive(self.seed, self.name)
 
-    def initial(self) -> AbstractContextManager[None]:
-        """Torch's random state for drawing initial weights."""
-        return seeded(self.seed, self.name, "initial")
+    def initial(self, *holder: str) -> AbstractContextManager[None]:
+        """Torch's random state for drawing the initial weights, of one holder of the stage's models if named."""
+        return seeded(self.seed, self.name, "initial", *holder)
 
     def batches(self, count: int, fit: FitSettings, epoch: int) -> Iterator[IntArray]:
         """The rows of every batch of an epoch."""
