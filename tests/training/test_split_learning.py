@@ -90,7 +90,9 @@ def test_split_training_learns() -> None:
         head = FusionHead(dimensions=[32, 32], latent=8, classes=K)
     parties = [TrainingParty(e, v, labels, settings) for e, v in zip(encoders, views, strict=True)]
     server = FusionServer(head, labels, settings)
-    train_split(TrainingStage("vfl", seed=0), InProcessParties(dict(zip("ab", parties, strict=True))), server, N, settings)
+    train_split(
+        TrainingStage("vfl", seed=0), InProcessParties(dict(zip("ab", parties, strict=True))), server, N, settings
+    )
     answer = head([e(torch.from_numpy(v.clean)) for e, v in zip(encoders, views, strict=True)]).argmax(dim=1)
     assert (answer == labels).float().mean() > 0.9
 

@@ -7,14 +7,20 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from gainroute.training.models.build import ModelSpec, build_model
+from gainroute.training.optimise import label_loss
 from gainroute.training.settings import FitSettings
 from gainroute.training.stage import BatchLoss, TrainingStage
 from gainroute.training.training_view import TrainingView, place, to_tensor
 
-__all__ = ["Loss", "train_classifier"]
+__all__ = ["Loss", "classification", "train_classifier"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From logits (B, outputs) and the training rows (B,) they belong to, to a scalar."""
+
+
+def classification(labels: Tensor, fit: FitSettings) -> Loss:
+    """The loss of a classifier with these labels."""
+    return lambda logits, rows: label_loss(logits, labels[rows], fit)
 
 
 def train_classifier(

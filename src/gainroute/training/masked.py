@@ -7,9 +7,9 @@ from itertools import combinations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from gainroute.training.models.build import ModelSpec, build_model
+from gainroute.training.optimise import label_loss
 from gainroute.training.settings import MaskedSettings
 from gainroute.training.stage import TrainingStage
 
@@ -72,6 +72,6 @@ def train_masked(
     def loss(rows: Tensor) -> Tensor:
         present = random_presence(len(rows), len(inputs)).to(stage.device)
         logits = head([embedding[rows] for embedding in inputs], present)
-        return functional.cross_entropy(logits, targets[rows], label_smoothing=settings.label_smoothing)
+        return label_loss(logits, targets[rows], settings)
 
     return stage.fit(head, settings, len(labels), lambda _: loss)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from gainroute.errors import SettingError
 from gainroute.routing.types import IntArray
@@ -22,6 +23,7 @@ __all__ = [
     "check_device",
     "choose_threads",
     "derive",
+    "label_loss",
     "one_cycle",
     "seeded",
     "steps_in",
@@ -111,6 +113,20 @@ def one_cycle(step: int, total: int, peak: float) -> float:
     else:
         start, end, share = peak, peak / 25e4, (step - rise) / max(1, total - rise)
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+def label_loss(logits: Tensor, target: Tensor, fit: FitSettings) -> Tensor:
+    """Cross-entropy, with label smoothing; corrected for the known noise if labels were randomised.
+
+    A label that randomised response keeps with probability c is the class k with probability
+    (1 − c) / (K − 1) + (c − (1 − c) / (K − 1)) · p[k]: the likelihood of that is what training maximises.
+    """
+    if fit.label_kept == 1.0:
+        return functional.cross_entropy(logits, target, label_smoothing=fit.label_smoothing)
+    other = (1 - fit.label_kept) / (logits.shape[1] - 1)
+    seen = (other + (fit.label_kept - other) * logits.softmax(dim=1)).log()
+    smooth = fit.label_smoothing
+    return (1 - smooth) * functional.nll_loss(seen, target) - smooth * seen.mean()
 
 
 class Stepper:

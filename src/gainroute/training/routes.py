@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from gainroute._util.progress import Progress
 from gainroute.routing.types import IntArray
 from gainroute.training.checkpoint import CheckpointStore
-from gainroute.training.classifiers import Loss, train_classifier
+from gainroute.training.classifiers import Loss, classification, train_classifier
 from gainroute.training.data.splits import stratified_split
 from gainroute.training.defer import alpha_key, defer_loss
 from gainroute.training.masked import train_masked
@@ -26,6 +25,7 @@ from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, forward_all
 
 __all__ = [
+    "RouteTrainer",
     "Routes",
     "StrongRoute",
     "TrainingData",
@@ -142,7 +142,7 @@ def fusion_spec(parties: int, classes: int, fit: VflSettings) -> ModelSpec:
 
 
 @dataclass(frozen=True)
-class _Trainer:
+class RouteTrainer:
     """What all stages of one seed share."""
 
     settings: RouteSettings
@@ -160,12 +160,19 @@ class _Trainer:
         self, data: TrainingData, outputs: int, loss: Loss, name: str, *determinants: object
     ) -> tuple[nn.Module, ...]:
         """One classifier per party."""
-        fit, trained = self.settings.local, []
-        for view, party in zip(data.views, data.party_names, strict=True):
-            spec = local_spec(view, outputs, fit)
-            stage = self.stage(f"{name} {party}", spec, fit, data.fingerprint, *determinants)
-            trained.append(train_classifier(stage, spec, view, loss, fit))
-        return tuple(trained)
+        return tuple(
+            self.local_of(party, view, outputs, loss, name, data.fingerprint, *determinants)
+            for view, party in zip(data.views, data.party_names, strict=True)
+        )
+
+    def local_of(
+        self, party: str, view: TrainingView, outputs: int, loss: Loss, name: str, *determinants: object
+    ) -> nn.Module:
+        """The classifier of one party."""
+        fit = self.settings.local
+        spec = local_spec(view, outputs, fit)
+        stage = self.stage(f"{name} {party}", spec, fit, *determinants)
+        return train_classifier(stage, spec, view, loss, fit)
 
     def strong(self, data: TrainingData, name: str) -> StrongRoute:
         """Encoders and fusion head by split training."""
@@ -235,13 +242,9 @@ def train_routes(
     progress, device
         Where progress is reported, and a torch device.
     """
-    trainer = _Trainer(settings, seed, store, progress, device)
+    trainer = RouteTrainer(settings, seed, store, progress, device)
     labels = torch.from_numpy(data.labels).to(device)
-
-    def classify(logits: Tensor, rows: Tensor) -> Tensor:
-        return functional.cross_entropy(logits, labels[rows], label_smoothing=settings.local.label_smoothing)
-
-    local = trainer.local(data, data.classes, classify, "local")
+    local = trainer.local(data, data.classes, classification(labels, settings.local), "local")
     strong = trainer.strong(data, "vfl")
     embeddings = strong.embed([view.clean for view in data.views], device)
     stage = trainer.stage("masked head", strong.head_spec, settings.masked, settings.vfl, data.fingerprint)

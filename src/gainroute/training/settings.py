@@ -31,6 +31,8 @@ class FitSettings:
         As in torch.
     augment
         Whether the views are altered, differently in each epoch.
+    label_kept
+        Probability that a training label is the true one; below 1 after randomised response.
     """
 
     epochs: int
@@ -39,6 +41,7 @@ class FitSettings:
     weight_decay: float = 1e-2
     label_smoothing: float = 0.0
     augment: bool = False
+    label_kept: float = 1.0
 
     def __post_init__(self) -> None:
         if self.epochs < 1:

@@ -7,11 +7,10 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from gainroute.routing.types import IntArray
 from gainroute.training.checkpoint import ModelState, Stateful
-from gainroute.training.optimise import Stepper, steps_in
+from gainroute.training.optimise import Stepper, label_loss, steps_in
 from gainroute.training.settings import VflSettings
 from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, place, to_tensor
@@ -108,9 +107,8 @@ class TrainingParty:
         if self._auxiliary is None:
             embedding.backward(gradient)  # type: ignore[no-untyped-call]
         else:
-            smoothing = self._settings.label_smoothing
             logits = self._auxiliary(embedding)
-            local = self._share * functional.cross_entropy(logits, self._labels[index], label_smoothing=smoothing)
+            local = self._share * label_loss(logits, self._labels[index], self._settings)
             torch.autograd.backward([embedding, local], [gradient, None])
         self._stepper.step()
 
@@ -184,7 +182,7 @@ class FusionServer:
         leaves = [embedding.detach().requires_grad_() for embedding in embeddings]
         target = self._labels[torch.from_numpy(rows).to(self._device)]
         self.head.train()
-        loss = functional.cross_entropy(self.head(leaves), target, label_smoothing=self._settings.label_smoothing)
+        loss = label_loss(self.head(leaves), target, self._settings)
         loss.backward()  # type: ignore[no-untyped-call]
         self._stepper.step()
         return loss.item(), [leaf.grad for leaf in leaves if leaf.grad is not None]
