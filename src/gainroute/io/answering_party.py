@@ -26,16 +26,8 @@ Float32 = npt.NDArray[np.float32]
 class AnsweringParty(ABC):
     """Looks up the inputs of samples and applies a model; a `gainroute.routing.two_round.Party`.
 
-    Parameters
-    ----------
-    name, class_names
-        Of the party, and of the classes in column order.
-    dimension
-        Length of an embedding.
-    preprocess
-        From a raw view to a model's input; None if models take views as they are.
-    views
-        A file of preprocessed views by id; need not exist.
+    An embedding has `dimension` values. `preprocess` leads from a raw view to a model's input, None if models take
+    views as they are; `views` is a file of preprocessed views by id, and need not exist.
     """
 
     def __init__(

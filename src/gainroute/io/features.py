@@ -24,25 +24,13 @@ _MOST_CATEGORIES = 64
 
 @dataclass(frozen=True)
 class Column:
-    """How one column becomes features.
-
-    Attributes
-    ----------
-    name
-        Of the column.
-    categories
-        Of a categorical column, in the order of their features; None for a column of numbers.
-    mean, deviation
-        Of a column of numbers, without gaps.
-    gaps
-        Whether the training part has gaps; if so, an indicator is one more feature.
-    """
+    """How one column becomes features."""
 
     name: str
-    categories: tuple[str, ...] | None = None
-    mean: float = 0.0
+    categories: tuple[str, ...] | None = None  # in the order of their features; None for a column of numbers
+    mean: float = 0.0  # of a column of numbers, without gaps
     deviation: float = 1.0
-    gaps: bool = False
+    gaps: bool = False  # whether the training part has any; if so, an indicator is one more feature
 
     def features(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """(N, features); a gap becomes the mean, or no category; an unknown category becomes no category."""
@@ -53,10 +41,8 @@ class Column:
         else:
             text = _text(values, gap)
             made = (text[:, None] == np.array(self.categories, dtype=object)[None, :]) & ~gap[:, None]
-        parts = [made.astype(np.float32)]
-        if self.gaps:
-            parts.append(gap[:, None].astype(np.float32))
-        return np.concatenate(parts, axis=1)
+        parts = (made, gap[:, None]) if self.gaps else (made,)
+        return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
 def _gaps(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -82,11 +68,8 @@ def _numbers(name: str, values: npt.NDArray[Any], gap: npt.NDArray[np.bool_]) ->
 
 
 def _is_number(values: npt.NDArray[Any]) -> bool:
-    if values.dtype.kind in "fiub":
-        return True
-    if values.dtype.kind != "O":
-        return False
-    return all(isinstance(v, (int, float, np.number)) for v in values if v is not None)
+    objects = values.dtype.kind == "O"
+    return values.dtype.kind in "fiub" or (objects and all(isinstance(v, (int, float, np.number)) for v in values))
 
 
 @dataclass(frozen=True)
@@ -121,12 +104,9 @@ class TablePreprocess:
 
 
 def fit_table(table: Columns) -> TablePreprocess:
-    """Learn means, deviations, categories and gaps from the training rows of a table.
+    """Learn means, deviations, categories and gaps from the training rows of a table; None and NaN are gaps.
 
-    Parameters
-    ----------
-    table
-        Name → (N,) values; None and NaN are gaps. A constant column gives no feature.
+    A constant column gives no feature.
     """
     columns = []
     for name, values in table.items():

@@ -16,9 +16,7 @@ __all__ = ["id_texts", "rows_by_id"]
 def id_texts(ids: Sequence[Any]) -> list[str]:
     """Convert ids to text: text stays as it is, an integer becomes its decimal digits."""
     texts = list(ids)
-    if {*map(type, texts)} <= {str}:
-        return texts
-    return [_id_text(value) for value in texts]
+    return texts if {*map(type, texts)} <= {str} else [_id_text(value) for value in texts]
 
 
 def _id_text(value: Any) -> str:
@@ -33,15 +31,7 @@ def _id_text(value: Any) -> str:
 
 
 def rows_by_id(ids: Sequence[Any], source: str, name: str = "id") -> dict[Any, int]:
-    """The row of each id; raises DataError for a missing or repeated one.
-
-    Parameters
-    ----------
-    ids
-        One per row.
-    source, name
-        File and column, for the error message.
-    """
+    """The row of each id; raises DataError, which names file and column, for a missing or repeated one."""
     rows = {value: row for row, value in enumerate(ids)}
     if None in rows:
         missing = sum(value is None for value in ids)

@@ -23,31 +23,22 @@ _BATCH = 512
 class OnnxParty(AnsweringParty):
     """Serves posteriors and embeddings from a folder with ``local.onnx`` and ``encoder.onnx``.
 
-    Parameters
-    ----------
-    folder
-        Written by `gainroute export`, or with models of your own: each takes a batch of views (N, …) in float32, and
-        its first output is (N, K) posteriors or (N, d) embeddings.
-    name
-        Of the party, if the folder does not say it.
-    class_names
-        In column order, if the folder does not say it.
-    threads
-        Threads that a model computes with; 0 leaves the choice to onnxruntime.
+    The folder is one that `gainroute export` wrote, or holds models of your own: each takes a batch of views (N, …) in
+    float32, and its first output is (N, K) posteriors or (N, d) embeddings. `name` and `class_names`, in column order,
+    are needed if the folder does not say them. Of `threads`, 0 leaves the choice to onnxruntime.
     """
 
     def __init__(
         self, folder: str | os.PathLike[str], name: str = "", *, class_names: Sequence[str] = (), threads: int = 1
     ) -> None:
         home = OnnxFolder(Path(folder))
-        self._local, self._encoder = (_session(path, threads) for path in (home.local_model, home.encoder))
+        models = home.local_model, home.encoder
+        self._local, self._encoder = (_session(path, threads) for path in models)
         preprocess = None
         if home.description.is_file():
             body = read_json(home.description)
             name, class_names, preprocess = body["name"], body["class_names"], preprocess_from_json(body["preprocess"])
-        classes, dimension = (
-            _width(s, path) for s, path in ((self._local, home.local_model), (self._encoder, home.encoder))
-        )
+        classes, dimension = map(_width, (self._local, self._encoder), models)
         if len(class_names) != classes:
             raise ArtifactError(
                 f"{home.local_model} has posteriors over {classes} classes, but {len(class_names)} names are given: "

@@ -24,25 +24,13 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class PrecomputedAnswers:
-    """Answers of one model version, found by the text of an id.
+    """Answers of one model version, found by the text of an id."""
 
-    Attributes
-    ----------
-    rows
-        Text of an id → row.
-    posteriors, embeddings
-        (N, K) and (N, d).
-    class_names
-        In the order of the posterior's columns; empty if the file does not name them.
-    model_hash
-        The hash in the file; empty if there is none.
-    """
-
-    rows: dict[str, int]
-    posteriors: Floats
-    embeddings: Floats
-    class_names: tuple[str, ...] = ()
-    model_hash: str = ""
+    rows: dict[str, int]  # text of an id → row
+    posteriors: Floats  # (N, K)
+    embeddings: Floats  # (N, d)
+    class_names: tuple[str, ...] = ()  # in the order of the posterior's columns, if the file names them
+    model_hash: str = ""  # if the file has one
 
     def take(self, answers: Floats, ids: Sequence[str]) -> Floats:
         """Rows of `posteriors` or `embeddings` by id; rows of NaN for unknown ids."""
@@ -61,19 +49,10 @@ def write_columns(
     class_names: Sequence[str],
     model_hash: str = "",
 ) -> None:
-    """Write an `.npz` file that a party can serve.
+    """Write an `.npz` file that a party can serve: ids (N,), posteriors (N, K), embeddings (N, d), names of columns.
 
-    Parameters
-    ----------
-    path
-        The file.
-    ids, posteriors, embeddings
-        (N,), (N, K) and (N, d).
-    class_names
-        In the order of the posterior's columns.
-    model_hash
-        Identifies the model that computed the answers, so that samples can be added under the same version. Without
-        one, the hash of the file identifies it.
+    `model_hash` identifies the model that computed the answers, so that samples can be added under the same version.
+    Without one, the hash of the file identifies it.
     """
     arrays = {
         "ids": np.array(id_texts(ids)),
@@ -86,14 +65,10 @@ def write_columns(
 
 
 def read_columns(path: PathLike) -> PrecomputedAnswers:
-    """Read precomputed answers.
+    """Read precomputed answers: `.npz` as `write_columns` writes it, or Parquet.
 
-    Parameters
-    ----------
-    path
-        `.npz` as `write_columns` writes it; or Parquet with a column ``id``, a list column ``posterior`` or one column
-        ``posterior_<class>`` per class, and a list column ``embedding``. Its metadata may hold ``class_names`` (a JSON
-        list) and ``model_hash``.
+    Parquet has a column ``id``, a list column ``posterior`` or one column ``posterior_<class>`` per class, and a list
+    column ``embedding``. Its metadata may hold ``class_names`` (a JSON list) and ``model_hash``.
     """
     table = read_table(path)
     arrays = table.columns if table.format == "npz" else _from_parquet(table)
@@ -118,15 +93,12 @@ def read_columns(path: PathLike) -> PrecomputedAnswers:
 
 
 def _from_parquet(table: ColumnTable) -> dict[str, npt.NDArray[Any]]:
-    arrays: dict[str, npt.NDArray[Any]] = {}
+    matrices = {"embedding": "embeddings", "posterior": "posteriors"}
+    arrays = {name: table.matrix(column)[0] for column, name in matrices.items() if column in table}
     if "id" in table:
         arrays["ids"] = np.array(table.objects("id"), dtype=object)
-    if "embedding" in table:
-        arrays["embeddings"] = table.matrix("embedding")[0]
     named = [name for name in table if name.startswith("posterior_")]
-    if "posterior" in table:
-        arrays["posteriors"] = table.matrix("posterior")[0]
-    elif named:
+    if named and "posterior" not in table:
         arrays["posteriors"] = np.column_stack([table.numbers(name) for name in named])
         arrays["class_names"] = np.array([name.removeprefix("posterior_") for name in named])
     if "class_names" in table.metadata:

@@ -67,16 +67,9 @@ def read_parties(table: ColumnTable, class_names: LabelArray | None = None) -> P
 
 def read_known(table: ColumnTable) -> dict[str, Any]:
     """Read the other columns of a table: labels, the strong route's answers, ids, weights."""
-    found: dict[str, Any] = {}
-    for column, field in (
-        ("id", "ids"),
-        ("label", "labels"),
-        ("strong_prediction", "strong_prediction"),
-        ("weak_prediction", "weak_prediction"),
-        ("sample_weight", "sample_weight"),
-    ):
-        if column in table:
-            found[field] = _known(table, column, missing=column == "strong_prediction")
+    known = [c for c in ("id", "label", "strong_prediction", "weak_prediction", "sample_weight") if c in table]
+    fields = {"id": "ids", "label": "labels"}
+    found: dict[str, Any] = {fields.get(c, c): _known(table, c, missing=c == "strong_prediction") for c in known}
     if "strong_posterior" in table:
         strong = _from_list(table, "strong_posterior", "strong_posterior")
         if strong.posterior is None or not strong.present.all():

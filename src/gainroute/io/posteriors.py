@@ -27,46 +27,32 @@ from gainroute.routing.types import BoolArray, Decision, FloatArray, IntArray, L
 __all__ = ["Outcomes", "load_outcomes", "save_decision", "save_outcomes"]
 
 NAMED = ("labels", "strong_prediction", "weak_prediction")
+BY_SAMPLE = (*NAMED, "strong_posterior", "ids", "sample_weight")
+COLUMN = {"labels": "label", "ids": "id"}  # Parquet, with one row per sample, uses the singular
 
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
     """Local posteriors, strong answers and labels of N samples; None for what a file does not contain.
 
-    Attributes
-    ----------
-    local_posteriors : (M, N, K)
-        The posterior of each party. Rows of an absent party may hold anything.
-    labels, strong_prediction, weak_prediction : (N,), optional
-        Column numbers, or names out of `class_names`; a strong prediction of −1 (None) means no answer.
-    strong_posterior : (N, K), optional
-    ids : (N,), optional
-    class_names : (K,), optional
-        In column order.
-    sample_weight : (N,), optional
-    present : (M, N) bool, optional
-        Which party answered which sample; None if all did.
-    party_names
-        M names.
-    source
-        The file, for messages.
+    Labels and predictions are column numbers, or names out of `class_names`.
     """
 
-    local_posteriors: FloatArray
+    local_posteriors: FloatArray  # (M, N, K); rows of an absent party may hold anything
     labels: LabelArray | None = None
-    strong_prediction: LabelArray | None = None
-    strong_posterior: FloatArray | None = None
+    strong_prediction: LabelArray | None = None  # −1 (None) means no answer
+    strong_posterior: FloatArray | None = None  # (N, K)
     ids: LabelArray | None = None
-    class_names: LabelArray | None = None
+    class_names: LabelArray | None = None  # (K,), in column order
     weak_prediction: LabelArray | None = None
     sample_weight: FloatArray | None = None
-    present: BoolArray | None = None
+    present: BoolArray | None = None  # (M, N), which party answered which sample; None if all did
     party_names: tuple[str, ...] = ()
-    source: str = "the data"
+    source: str = "the data"  # the file, for messages
 
     def __post_init__(self) -> None:
         n = len(self)
-        for name in (*NAMED, "strong_posterior", "ids", "sample_weight"):
+        for name in BY_SAMPLE:
             value = getattr(self, name)
             if value is not None and (value.ndim == 0 or len(value) != n):
                 raise DataError(
@@ -83,12 +69,10 @@ class Outcomes:
 
     def require(self, *names: str) -> None:
         """Raise DataError unless the file contained these."""
-        has = [f.name for f in fields(self) if f.name not in ("party_names", "source") and _given(self, f.name)]
+        has = [key for key in _KEYS if getattr(self, key) is not None]
         for name in names:
-            if name == "strong_prediction" and self.strong_posterior is not None:
-                continue
-            if getattr(self, name) is None:
-                also = " (or strong_posterior)" if name == "strong_prediction" else ""
+            also = " (or strong_posterior)" if name == "strong_prediction" else ""
+            if name not in has and not (also and "strong_posterior" in has):
                 raise DataError(
                     f"{self.source} has no {name}{also}; it has {', '.join(has)}: add {name}, one entry per sample "
                     f"(in Parquet the column {COLUMN.get(name, name)!r})"
@@ -96,13 +80,10 @@ class Outcomes:
 
     def take(self, rows: IntArray | BoolArray) -> Outcomes:
         """Return the samples of these rows."""
-        kept: dict[str, Any] = {"local_posteriors": self.local_posteriors[:, rows]}
-        if self.present is not None:
-            kept["present"] = self.present[:, rows]
-        for name in (*NAMED, "strong_posterior", "ids", "sample_weight"):
-            value = getattr(self, name)
-            kept[name] = None if value is None else value[rows]
-        return replace(self, **kept)
+        kept: dict[str, Any] = {name: getattr(self, name) for name in BY_SAMPLE}
+        kept = {name: None if value is None else value[rows] for name, value in kept.items()}
+        present = None if self.present is None else self.present[:, rows]
+        return replace(self, local_posteriors=self.local_posteriors[:, rows], present=present, **kept)
 
     def complete(self) -> Outcomes:
         """Return the samples that all parties answered, and warn about the others."""
@@ -172,7 +153,7 @@ class Outcomes:
         )
 
 
-COLUMN = {"labels": "label", "ids": "id"}  # Parquet, with one row per sample, uses the singular
+_KEYS = tuple(f.name for f in fields(Outcomes) if f.name not in ("party_names", "source"))
 
 
 def load_outcomes(
@@ -184,20 +165,11 @@ def load_outcomes(
 ) -> Outcomes:
     """Read posteriors, and everything else the files contain.
 
-    Parameters
-    ----------
-    paths
-        One `.npz` or Parquet file; or one Parquet file per party, in the order of the parties.
-    labels
-        With one file per party: the Parquet file with `label`, `strong_prediction` and anything else known.
-    on
-        With one file per party: the column that identifies a sample in every file. Samples that are not in all
-        files are left out, with a warning.
-    class_names
-        Names of the classes in column order, if the file does not contain them.
+    `paths` is one `.npz` or Parquet file, or one Parquet file per party, in the order of the parties. Those are joined
+    with `labels`, a Parquet file with `label`, `strong_prediction` and anything else known, by the column `on`, which
+    identifies a sample in every file; samples that are not in all files are left out, with a warning. `class_names`
+    are the classes in column order, if the file does not contain them.
 
-    Notes
-    -----
     In Parquet the posterior of a party is a list column `posterior_<party>` (null: the party is absent), or number
     columns `posterior_<party>_<class>`, or for two classes one number column `posterior_<party>` with P(class 1).
     Number columns whose names can be read both ways are read as classes if they sum to one.
@@ -227,7 +199,7 @@ def load_outcomes(
 
 def save_outcomes(outcomes: Outcomes, path: PathLike) -> None:
     """Write an `.npz` file that `load_outcomes` reads back, completely or not at all."""
-    arrays = {f.name: getattr(outcomes, f.name) for f in fields(outcomes) if f.name not in ("party_names", "source")}
+    arrays = {name: getattr(outcomes, name) for name in _KEYS}
     _write_npz({name: value for name, value in arrays.items() if value is not None}, path)
 
 
@@ -265,9 +237,6 @@ def _from_npz(table: ColumnTable, names: LabelArray | None) -> Outcomes:
     return Outcomes(local, **found, source=table.source)  # type: ignore[arg-type]
 
 
-_KEYS = tuple(f.name for f in fields(Outcomes) if f.name not in ("party_names", "source"))
-
-
 def _from_tables(parties: PartyPosteriors, known: Mapping[str, Any], source: str) -> Outcomes:
     return Outcomes(
         parties.local, class_names=parties.class_names, present=parties.present, party_names=parties.party_names,
@@ -292,18 +261,12 @@ def _read_joined(paths: Sequence[PathLike], labels: PathLike | None, on: str, na
 
 
 def _write_npz(arrays: Mapping[str, Any], path: PathLike) -> None:
-    write_npz(path, {name: _plain(np.asarray(value)) for name, value in arrays.items()})
-
-
-def _plain(value: LabelArray) -> LabelArray:
-    """Convert an array of objects (names and None) to one that can be read without running code."""
-    if value.dtype != object:
-        return value
-    return np.array(["" if v is None else str(v) for v in value.tolist()])
-
-
-def _given(outcomes: Outcomes, name: str) -> bool:
-    return getattr(outcomes, name) is not None
+    """Write arrays; those of objects (names and None) become texts, which can be read without running code."""
+    plain = {name: np.asarray(value) for name, value in arrays.items()}
+    for name, value in plain.items():
+        if value.dtype == object:
+            plain[name] = np.array(["" if v is None else str(v) for v in value.tolist()])
+    write_npz(path, plain)
 
 
 def _some(values: Any, most: int = 6) -> str:

@@ -57,18 +57,10 @@ def fit_standardiser(view: npt.NDArray[Any]) -> Standardiser:
 
 @dataclass(frozen=True)
 class ImagePreprocess:
-    """Images to (N, C, H, W), standardised per channel; feature vectors (N, C) likewise.
-
-    Attributes
-    ----------
-    standardise
-        Mean and deviation of each channel of the training part.
-    layout
-        ``"NCHW"``, ``"NHWC"``, ``"NHW"`` for a single channel without an axis, or ``"NC"`` for feature vectors.
-    """
+    """Images to (N, C, H, W), standardised per channel; feature vectors (N, C) likewise."""
 
     standardise: Standardiser
-    layout: str = "NCHW"
+    layout: str = "NCHW"  # or "NHWC", "NHW" for a single channel without an axis, "NC" for feature vectors
 
     def __call__(self, raw: Raw) -> npt.NDArray[np.float32]:
         """Model inputs from raw images."""
@@ -133,14 +125,9 @@ def parse_kinds(texts: Sequence[str]) -> dict[str, str]:
 
 
 def fit_preprocess(raw: Raw, kind: str = "auto") -> Preprocess:
-    """Fit preprocessing on the training part of a view.
+    """Fit preprocessing on the training part of a view; the kind "auto" decides by the shape.
 
-    Parameters
-    ----------
-    raw
-        (N, C, H, W), (N, H, W, C) or (N, H, W) images, (N, d) feature vectors, or columns of a table.
-    kind
-        ``"images"`` or ``"features"``; ``"auto"`` decides by the shape.
+    A view is (N, C, H, W), (N, H, W, C) or (N, H, W) images, (N, d) feature vectors, or columns of a table.
     """
     if kind not in KINDS:
         raise SettingError(f"kind {kind!r} is unknown: one of {', '.join(KINDS)}")

@@ -35,27 +35,13 @@ UNREADABLE = (
 
 @dataclass(frozen=True, eq=False)
 class ColumnTable:
-    """Arrays by name, as a file holds them. Every method names the file in its errors.
+    """Arrays by name, as a file holds them. Every method names the file in its errors."""
 
-    Attributes
-    ----------
-    source
-        The file.
-    format
-        "npz" or "parquet".
-    columns
-        Numpy arrays of any shape (`.npz`), or pyarrow columns of one length (Parquet).
-    names
-        Everything the file holds, read or not.
-    metadata
-        Texts by name that a Parquet file holds next to its columns.
-    """
-
-    source: str
-    format: str
-    columns: Mapping[str, Any]
-    names: tuple[str, ...]
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    source: str  # the file
+    format: str  # "npz" or "parquet"
+    columns: Mapping[str, Any]  # numpy arrays of any shape (`.npz`), or pyarrow columns of one length (Parquet)
+    names: tuple[str, ...]  # everything the file holds, read or not
+    metadata: Mapping[str, str] = field(default_factory=dict)  # texts by name, next to the columns of a Parquet file
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
@@ -185,15 +171,7 @@ def file_format(path: PathLike) -> str:
 
 
 def read_table(path: PathLike, only: Collection[str] | None = None) -> ColumnTable:
-    """Read an `.npz` or Parquet file into memory.
-
-    Parameters
-    ----------
-    path
-        The file; its first bytes decide the format.
-    only
-        Names to read if the file has them; everything else is skipped. By default all are read.
-    """
+    """Read an `.npz` or Parquet file, by its first bytes, into memory; `only` are the names to read, by default all."""
     return (_read_npz if file_format(path) == "npz" else _read_parquet)(path, only)
 
 

@@ -21,21 +21,11 @@ __all__ = ["PartyView", "SampleLabels", "align", "read_labels", "read_view"]
 
 @dataclass(frozen=True)
 class PartyView:
-    """One party's view as it was read.
+    """One party's view as it was read."""
 
-    Attributes
-    ----------
-    name
-        The party's: the name of the file without its suffix.
-    ids
-        (N,) or None if the file has none.
-    raw
-        An array (N, …), or columns of a table.
-    """
-
-    name: str
-    ids: LabelArray | None
-    raw: Raw
+    name: str  # of the party: that of the file without its suffix
+    ids: LabelArray | None  # (N,) if the file has any
+    raw: Raw  # an array (N, …), or columns of a table
 
     def __len__(self) -> int:
         return len(self.raw) if isinstance(self.raw, np.ndarray) else len(next(iter(self.raw.values())))
@@ -55,14 +45,9 @@ class SampleLabels:
 
 
 def read_view(path: PathLike, *, id_column: str = "id", label_column: str = "label") -> PartyView:
-    """Read one party's view.
+    """Read one party's view: ``.npz`` with ``x`` (N, …) and optional ``ids``, or Parquet with a column of ids.
 
-    Parameters
-    ----------
-    path
-        ``.npz`` with ``x`` (N, …) and optional ``ids``, or Parquet with a column of ids.
-    id_column, label_column
-        Of Parquet: the columns of the id and the label; neither becomes a feature.
+    Of Parquet, the columns of the id and of the label are no features.
     """
     table, name = read_table(path, only=("x", "ids") if file_format(path) == "npz" else None), Path(path).stem
     if table.format == "npz":
@@ -113,10 +98,7 @@ def align(
 ) -> tuple[LabelArray, list[PartyView], LabelArray | None]:
     """Put every view, and the labels, in the order of the first of them that has ids; report what does not align.
 
-    Returns
-    -------
-    ids, views, labels
-        Aligned by row. Without any ids samples are numbered 0 … N − 1 and the lengths must agree.
+    Returns ids, views and labels. Without any ids samples are numbered 0 … N − 1, and the lengths must agree.
     """
     named: list[tuple[str, LabelArray | None, int]] = [(f"view {v.name!r}", v.ids, len(v)) for v in views]
     if labels is not None:
