@@ -241,8 +241,8 @@ def test_a_cap_below_the_budget_lowers_the_rate_and_not_the_choice():
         ({"rate": 0, "burst": 1}, "rate is 0"),
         ({"rate": 1, "burst": 10, "unit": "bytes"}, "size is the bytes of one escalated"),
         ({"rate": 1, "burst": 10, "unit": "bytes", "size": 20}, "raise burst"),
-        ({"rate": 1, "burst": 1, "unit": "packets"}, "'samples' and 'bytes'"),
-        ({"rate": 1, "burst": 1, "per": "week"}, "'second' and 'sample'"),
+        ({"rate": 1, "burst": 1, "unit": "packets"}, "allowed are 'samples', 'bytes'"),
+        ({"rate": 1, "burst": 1, "per": "week"}, "allowed are 'second', 'sample'"),
     ],
 )
 def test_a_cap_that_makes_no_sense_is_refused(arguments, says):

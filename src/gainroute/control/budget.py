@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +40,7 @@ VERSION = 1
 WINDOW, TOLERANCE = 2000, 0.02  # of the default step: any 2,000 consecutive samples are within 2 points of B
 DEFAULT_STEP = 1 / (WINDOW * TOLERANCE - 1)
 DECISION = tuple(f.name for f in fields(Decision))
+COUNTS = ("samples", "escalated", "explored", "capped")
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,10 +224,7 @@ class BudgetController:
                 "version": VERSION,
                 **self._identity(),
                 "level": str(self.level) if math.isinf(self.level) else self.level,
-                "samples": self.samples,
-                "escalated": self.escalated,
-                "explored": self.explored,
-                "capped": self.capped,
+                **{name: getattr(self, name) for name in COUNTS},
                 "drawn": self._drawn,
                 "protection": str(self.protection) if self.protection == math.inf else self.protection,
                 "cap": None if self.cap is None else self.cap.state(),
@@ -246,30 +244,22 @@ class BudgetController:
                     "into a controller of the same router and settings, or start without it"
                 )
         # Everything is read before anything is set: a bad state leaves the controller unchanged.
-        level, protection = float(state["level"]), state["protection"]
-        samples, escalated, explored, capped, drawn = (
-            int(state[name]) for name in ("samples", "escalated", "explored", "capped", "drawn")
-        )
+        counts = {name: int(state[name]) for name in COUNTS}
+        level, drawn, protection = float(state["level"]), int(state["drawn"]), state["protection"]
         protection = None if protection is None else float(protection)
         with self._lock:
             if self.cap is not None and state["cap"] is not None:
                 self.cap.restore(state["cap"])
-            self.level, self.protection = level, protection
-            self.samples, self.escalated, self.explored, self.capped = samples, escalated, explored, capped
-            self._drawn = drawn
+            self.level, self.protection, self._drawn = level, protection, drawn
+            vars(self).update(counts)
             # One 64-bit draw per sample: the state of the generator follows from their number.
             self._random = np.random.Generator(np.random.PCG64(self.seed).advance(drawn))
 
     # ---- inside ---------------------------------------------------------------------------------
 
     def _identity(self) -> dict[str, Any]:
-        return {
-            "router": self.scale.digest(),
-            "budget": self.budget,
-            "step": self.step,
-            "explore": self.explore,
-            "seed": self.seed,
-        }
+        settings = {name: getattr(self, name) for name in ("budget", "step", "explore", "seed")}
+        return {"router": self.scale.digest(), **settings}
 
     def _first_level(self) -> float:
         """The level of the router's threshold for this budget, so that the first decision is the router's."""
@@ -279,75 +269,47 @@ class BudgetController:
 
     @property
     def _floor(self) -> float:
-        floors = [f for f in (self.min_gain, self.protection) if f is not None]
-        return max(floors, default=-math.inf)
+        return max((f for f in (self.min_gain, self.protection) if f is not None), default=-math.inf)
 
     def _threshold_at(self, level: FloatArray) -> FloatArray:
         found = self.scale.inverse(np.clip(level, 0.0, 1.0))
         return np.maximum(found, self._floor)
 
     def _decide(self, decision: Decision) -> ControlledDecision:
-        n = len(decision)
-        counted = ~(decision.incomplete | np.isnan(decision.score))
-        floor = self._floor
-        gains = counted if floor == -math.inf else counted & (decision.score > floor)
-        lucky = self._random.random(n) < self.explore
-        self._drawn += n
-        track = self._track(self.scale(decision.score), counted, gains, lucky)
-        self.samples += track.samples
-        self.escalated += sum(track.escalate)
-        self.explored += sum(track.explored)
-        self.capped += sum(track.capped)
-        thresholds = self._threshold_at(np.array(track.levels))
-        kept = {name: getattr(decision, name) for name in DECISION}
-        return ControlledDecision(
-            **{**kept, "escalate": np.array(track.escalate), "threshold": float(thresholds[0])},
-            thresholds=thresholds,
-            probability=np.array(track.probability),
-            explored=np.array(track.explored),
-            capped=np.array(track.capped),
-        )
-
-    def _track(self, position: FloatArray, counted: BoolArray, gains: BoolArray, lucky: BoolArray) -> _Track:
-        """Update θ sample by sample.
+        """Decide, and update θ sample by sample.
 
         Plain numbers in plain lists: each θ depends on the one before, so there is nothing to vectorise.
         """
+        n, floor = len(decision), self._floor
+        counted = ~(decision.incomplete | np.isnan(decision.score))
+        gains = counted if floor == -math.inf else counted & (decision.score > floor)
+        lucky = self._random.random(n) < self.explore
+        self._drawn += n
         level, budget, step, cap, share = self.level, self.budget, self.step, self.cap, self.explore
         lowest = -step * budget
-        track = _Track()
         if cap is not None:
             cap.refill()
-        rows = zip(position.tolist(), counted.tolist(), gains.tolist(), lucky.tolist(), strict=True)
+        track: list[tuple[float, bool, float, bool, bool]] = []
+        rows = zip(*(column.tolist() for column in (self.scale(decision.score), counted, gains, lucky)), strict=True)
         for u, counts, gain, luck in rows:
             above = gain and u > level
             explores = counts and luck and not above and level < 1
             want = above or explores
             free = cap is None or cap.take(want)
             room = free and level < 1  # at θ ≥ 1 the budget is spent, and nothing is escalated
-            track.levels.append(level if room else math.inf)
-            track.escalate.append(want and free)
-            track.probability.append(1.0 if above and free else share if room and counts else 0.0)
-            track.explored.append(explores and free)
-            track.capped.append(want and not free)
-            if counts:
-                track.samples += 1
+            chance = 1.0 if above and free else share if room and counts else 0.0
+            track.append((level if room else math.inf, want and free, chance, explores and free, want and not free))
+            if counts and step:
                 # Only min_gain can hold θ down there; bounded, it spends at most 1/η samples once min_gain is lifted.
-                level = max(level + step * (want - budget), lowest) if step else level
+                level = max(level + step * (want - budget), lowest)
         self.level = level
-        return track
-
-
-@dataclass(slots=True)
-class _Track:
-    """The outcome of each sample of a batch; a level of +∞ where nothing could be escalated."""
-
-    levels: list[float] = field(default_factory=list)
-    escalate: list[bool] = field(default_factory=list)
-    probability: list[float] = field(default_factory=list)
-    explored: list[bool] = field(default_factory=list)
-    capped: list[bool] = field(default_factory=list)
-    samples: int = 0  # complete ones, which count
+        levels, escalate, probability, explored, capped = map(np.array, zip(*track, strict=True))
+        for name, added in zip(COUNTS, (counted, escalate, explored, capped), strict=True):
+            setattr(self, name, getattr(self, name) + int(added.sum()))
+        thresholds = self._threshold_at(levels)
+        scored: dict[str, Any] = {name: getattr(decision, name) for name in DECISION}
+        scored |= {"escalate": escalate, "threshold": float(thresholds[0]), "thresholds": thresholds}
+        return ControlledDecision(**scored, probability=probability, explored=explored, capped=capped)
 
 
 def _check_step(step: float) -> float:

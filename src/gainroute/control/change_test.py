@@ -36,22 +36,9 @@ def bet(money: FloatArray, value: FloatArray, bets: FloatArray) -> FloatArray:
 class ChangeTest:
     """Raises an alarm once values in [−1, 1] have a negative mean.
 
-    Parameters
-    ----------
-    horizon, false_alarm
-        While no mean is negative, an alarm within the first `horizon` values has at most this probability; within the
-        first n values, n / horizon times that.
-    tallies
-        Number of sums to keep over the values since the most likely time of a change.
-
-    Attributes
-    ----------
-    alarm
-        Whether an alarm was raised; it stays on.
-    evidence
-        The current e-value, or that of the moment the alarm was raised.
-    values
-        Number of values so far.
+    While no mean is negative, an alarm within the first `horizon` values has at most the probability `false_alarm`;
+    within the first n values, n / horizon times that. `tallies` is the number of sums to keep over the values since the
+    most likely time of a change.
 
     Examples
     --------
@@ -70,9 +57,9 @@ class ChangeTest:
                 f"false_alarm is {shown(false_alarm)}; a probability between 0 and 1 is needed, such as 0.01"
             )
         self.horizon, self.limit = horizon, 1 / false_alarm
-        self.alarm = False
-        self.evidence = 0.0
-        self.values = 0
+        self.alarm = False  # stays on once raised
+        self.evidence = 0.0  # the current e-value, or that of the moment the alarm was raised
+        self.values = 0  # so far
         self._bets = np.array(BETS)
         self._money = np.zeros(len(BETS))
         self._since = np.ones(len(BETS))  # the largest single bet: it started at the most likely time of a change

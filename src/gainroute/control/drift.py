@@ -109,8 +109,8 @@ class DriftMonitor:
         self._classes = np.zeros((3, k))  # weight, its square, right
         self._helps = ChangeTest(self.horizon, self.false_alarm, tallies=5)
         # Two directions share the probability of a false alarm.
-        self._overconfident = ChangeTest(self.horizon, self.false_alarm / 2)
-        self._underconfident = ChangeTest(self.horizon, self.false_alarm / 2)
+        self._overconfident, self._underconfident = (ChangeTest(self.horizon, self.false_alarm / 2) for _ in range(2))
+        self._tests = self._helps, self._overconfident, self._underconfident
 
     # ---- what comes in --------------------------------------------------------------------------
 
@@ -179,18 +179,11 @@ class DriftMonitor:
     @property
     def collaboration(self) -> Collaboration:
         """Whether the strong route still helps."""
-        n, strong, weak, promised, gained = self._helps.since_change()
+        test = self._helps
+        n, strong, weak, promised, gained = test.since_change().tolist()
         share = 1 / n if n else math.nan
-        return Collaboration(
-            answers=int(n),
-            strong_right=int(strong),
-            weak_right=int(weak),
-            promised=float(promised * share),
-            gained=float(gained * share),
-            e_value=self._helps.evidence,
-            limit=self._helps.limit,
-            harmful=self._helps.alarm,
-        )
+        counts = int(n), int(strong), int(weak)
+        return Collaboration(*counts, promised * share, gained * share, test.evidence, test.limit, test.alarm)
 
     def report(self) -> DriftReport:
         """Everything that is known now."""
@@ -246,7 +239,7 @@ class DriftMonitor:
             "pending": [[s, e] for s, e in zip(*(column.tolist() for column in self._pending), strict=True)],
             "bins": self._bins.tolist(),
             "classes": self._classes.tolist(),
-            "tests": [t.state() for t in (self._helps, self._overconfident, self._underconfident)],
+            "tests": [test.state() for test in self._tests],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -260,31 +253,27 @@ class DriftMonitor:
             )
         self.scores = None if state["scores"] is None else ScoreDrift(**state["scores"])
         self.labels = int(state["labels"])
-        self._pending = (
-            np.array([s for s, _ in state["pending"]], dtype=np.float64),
-            np.array([e for _, e in state["pending"]], dtype=bool),
-        )
+        pending = np.array(state["pending"], dtype=np.float64).reshape(-1, 2)
+        self._pending = pending[:, 0].copy(), pending[:, 1].astype(bool)
         self._bins, self._classes = np.array(state["bins"]), np.array(state["classes"])
-        for test, saved in zip((self._helps, self._overconfident, self._underconfident), state["tests"], strict=True):
+        for test, saved in zip(self._tests, state["tests"], strict=True):
             test.restore(saved)
 
     # ---- inside ---------------------------------------------------------------------------------
 
     def _compare(self, score: FloatArray, rate: float) -> ScoreDrift:
         behind, ranked = self._calibration_scores, np.sort(score)
-        now, before = (
-            np.concatenate([np.searchsorted(ranked, at, side="right") / len(score) for at in (behind.ranked, ranked)]),
-            np.concatenate([behind.mass, behind(ranked)]),
-        )
+        at = np.concatenate([behind.ranked, ranked])
+        now, before = np.searchsorted(ranked, at, side="right") / len(score), behind(at)
         # Windows do not overlap: they share the probability of a false alarm over the horizon.
         level = self.false_alarm * self.window / self.horizon
-        limit = math.sqrt(math.log(2 / level) / 2) * math.sqrt(1 / len(score) + 1 / behind.effective)
         threshold = self.router.threshold_
+        p, q = _shares(self.scale(score), np.ones(len(score))), behind.shares
         return ScoreDrift(
             samples=len(score),
             distance=float(np.abs(now - before).max()),
-            limit=limit,
-            stability_index=_stability_index(_shares(self.scale(score), np.ones(len(score))), behind.shares),
+            limit=math.sqrt(math.log(2 / level) / 2) * math.sqrt(1 / len(score) + 1 / behind.effective),
+            stability_index=float(((p - q) * np.log(p / q)).sum()),
             rate=rate,
             fixed_rate=float(escalate(score, threshold).mean()),
             calibration_rate=1.0 - float(behind(np.array([threshold]))[0]),
@@ -318,7 +307,7 @@ class DriftMonitor:
         k = self.router.n_classes_
         right = (strong == truth).astype(np.float64)
         added = [np.bincount(truth, v, minlength=k) for v in (weight, weight**2, weight * right)]
-        self._classes = self._classes * np.array([[fade]] * 3) + np.stack(added)
+        self._classes = self._classes * fade + np.stack(added)
 
     def _note_gain(self, truth: Any, weak: Any, strong: Any, score: FloatArray, weight: FloatArray) -> None:
         strong_right, weak_right = (strong == truth).astype(np.float64), (weak == truth).astype(np.float64)
@@ -369,13 +358,12 @@ class DriftMonitor:
 
 
 class _CalibrationScores:
-    """The calibration scores, sorted once: `mass` at or below each; call it for the mass at or below other scores."""
+    """The calibration scores, sorted once; call it for the share of them at or below other scores."""
 
     def __init__(self, behind: ThresholdScores, scale: CalibrationScale) -> None:
         order = np.argsort(behind.score, kind="stable")
         self.ranked = behind.score[order]
         self._below = np.concatenate([[0.0], np.cumsum(behind.weight[order])]) / behind.weight.sum()
-        self.mass = self(self.ranked)
         self.effective = float(behind.weight.sum() ** 2 / np.square(behind.weight).sum())
         self.shares = _shares(scale(behind.score), behind.weight)
 
@@ -389,8 +377,3 @@ def _shares(level: FloatArray, weight: FloatArray) -> FloatArray:
     edges = np.linspace(0, 1, BINS + 1)[1:-1]
     found = np.bincount(np.searchsorted(edges, level), weight, minlength=BINS) + 0.5 * weight.mean()
     return np.asarray(found / found.sum())
-
-
-def _stability_index(p: FloatArray, q: FloatArray) -> float:
-    """Σ (p − q) log(p/q)."""
-    return float(((p - q) * np.log(p / q)).sum())

@@ -12,29 +12,15 @@ __all__ = ["Collaboration", "DriftReport", "ScoreDrift"]
 
 @dataclass(frozen=True)
 class ScoreDrift:
-    """The scores of one full window, compared with the calibration scores.
-
-    Attributes
-    ----------
-    samples
-        Samples in the window.
-    distance, limit
-        The largest difference of the two distribution functions (Kolmogorov and Smirnov's), and its limit.
-    stability_index
-        Population stability index over ten equally likely bins: by convention, 0.1 is a change and 0.25 a large one.
-    rate
-        Share escalated in the window.
-    fixed_rate, calibration_rate
-        Share above the router's own threshold, in the window and in calibration.
-    """
+    """The scores of one full window, compared with the calibration scores."""
 
     samples: int
-    distance: float
-    limit: float
-    stability_index: float
-    rate: float
-    fixed_rate: float
-    calibration_rate: float
+    distance: float  # the largest difference of the two distribution functions (Kolmogorov and Smirnov's)
+    limit: float  # of the distance
+    stability_index: float  # over ten equally likely bins: by convention, 0.1 is a change and 0.25 a large one
+    rate: float  # share escalated in the window
+    fixed_rate: float  # share above the router's own threshold
+    calibration_rate: float  # the same in calibration
 
     @property
     def drifted(self) -> bool:
@@ -44,28 +30,16 @@ class ScoreDrift:
 
 @dataclass(frozen=True)
 class Collaboration:
-    """Whether the strong route still does better than the weak one on escalated samples.
+    """Whether the strong route still does better than the weak one on escalated samples."""
 
-    Attributes
-    ----------
-    answers, strong_right, weak_right
-        Escalated and labelled answers since the most likely time of a change, and how many each route got right.
-    promised, gained
-        Mean score of these, and mean gain.
-    e_value, limit
-        Evidence that the strong route has become the worse one, and the value at which the alarm is raised.
-    harmful
-        Whether the alarm has been raised; it stays until `DriftMonitor.reset`.
-    """
-
-    answers: int
+    answers: int  # escalated and labelled, since the most likely time of a change
     strong_right: int
     weak_right: int
-    promised: float
-    gained: float
-    e_value: float
-    limit: float
-    harmful: bool
+    promised: float  # mean score of these answers
+    gained: float  # their mean gain
+    e_value: float  # evidence that the strong route has become the worse one
+    limit: float  # the e-value at which the alarm is raised
+    harmful: bool  # whether it has been raised; it stays until `DriftMonitor.reset`
 
     def __str__(self) -> str:
         verdict = "collaboration has begun to hurt" if self.harmful else "no evidence that collaboration hurts"

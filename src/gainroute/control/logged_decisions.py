@@ -61,15 +61,9 @@ class Rows:
 
     def take(self, rows: BoolArray | IntArray) -> Rows:
         """Return these rows."""
-        weak = None if self.weak is None else self.weak[rows]
-        return Rows(
-            self.local[:, rows],
-            self.labels[rows],
-            self.strong[rows],
-            weak,
-            self.probability[rows],
-            self.feedback[rows],
-        )
+        local, *columns = vars(self).values()
+        taken: list[Any] = [None if column is None else column[rows] for column in columns]
+        return Rows(local[:, rows], *taken)
 
     @property
     def weight(self) -> FloatArray:

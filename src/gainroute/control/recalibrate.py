@@ -9,7 +9,6 @@ below the threshold, and nothing can be learned there.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 
@@ -75,7 +74,15 @@ def recalibrate(
     calibrated = pipeline.round_one(labelled.local, labelled.weak).calibrated
     expected = calibrated @ np.diagonal(pipeline.answer.confusion)
     strong_right = np.where(labelled.strong >= 0, labelled.strong == labelled.labels, expected)
-    made = type(router)(**_settings(router))
+    settings = router.settings()
+    if settings["threshold"] == "certified":
+        settings["threshold"] = "cross-fitted"
+        warnings.warn(
+            'a log cannot certify a budget: the new router has threshold="cross-fitted" instead of "certified"',
+            GainrouteWarning,
+            stacklevel=2,
+        )
+    made = type(router)(**settings)
     made._set(
         pipeline=pipeline,
         scores=ThresholdScores(score, labelled.weight, weak == labelled.labels, strong_right),
@@ -90,33 +97,21 @@ def recalibrate(
 # ---- inside -------------------------------------------------------------------------------------
 
 
-def _settings(router: Router) -> dict[str, Any]:
-    settings = router.settings()
-    if settings["threshold"] == "certified":
-        warnings.warn(
-            'a log cannot certify a budget: the new router has threshold="cross-fitted" instead of "certified"',
-            GainrouteWarning,
-            stacklevel=3,
-        )
-        settings["threshold"] = "cross-fitted"
-    return settings
-
-
 def _fit(stages: Stages, router: Router, rows: Rows, prior: float, warm_start: Pipeline | None = None) -> Pipeline:
     """Fit on a log: the score on escalated rows only, the reliability by inverse probability."""
+
+    def samples(of: Rows, weight: FloatArray) -> Samples:
+        return Samples(of.local, of.labels, of.strong, of.weak, weight)
+
     escalated = rows.take(rows.strong >= 0)
     return fit_pipeline(
         stages,
-        _samples(rows, rows.weight),
-        escalated=_samples(escalated, escalated.strong_weight),
+        samples(rows, rows.weight),
+        escalated=samples(escalated, escalated.strong_weight),
         confusion=_confusion(router, rows, prior),
         blend=router._pipeline.answer.blend,
         warm_start=warm_start,
     )
-
-
-def _samples(rows: Rows, weight: FloatArray) -> Samples:
-    return Samples(rows.local, rows.labels, rows.strong, rows.weak, weight)
 
 
 def _scores(

@@ -18,18 +18,11 @@ class CalibrationScale:
 
     F is linear between the calibration scores; beyond the outermost ones it decays towards 0 and 1, so that scores
     never seen in calibration still differ.
-
-    Attributes
-    ----------
-    score, level : (n,)
-        Distinct calibration scores, and F at each.
-    spread
-        Scale of the decay beyond them.
     """
 
-    score: FloatArray
-    level: FloatArray
-    spread: float
+    score: FloatArray  # distinct calibration scores, (n,)
+    level: FloatArray  # F at each
+    spread: float  # scale of the decay beyond them
 
     @classmethod
     def of(cls, scores: ThresholdScores) -> CalibrationScale:

@@ -10,7 +10,7 @@ from gainroute._util.resampling import gains_at, interval, replicates, resamples
 from gainroute.control.logged_decisions import LoggedDecisions, check_enough, checked
 from gainroute.routing.labels import Labels
 from gainroute.routing.router import Router
-from gainroute.routing.types import FloatArray, IntArray, LabelArray
+from gainroute.routing.types import FloatArray
 
 __all__ = ["ShadowComparison", "compare_shadow"]
 
@@ -91,14 +91,13 @@ def compare_shadow(
     weights = rows.weight
     values, above = [], []
     for router in (old, new):
-        decision = router.route(rows.local, weak_prediction=_decoded(router, rows.weak))
         names = Labels(router.n_classes_, router.classes)
+        decision = router.route(rows.local, weak_prediction=None if rows.weak is None else names.decode(rows.weak))
         weak_right = (names.encode(decision.weak_prediction, "weak_prediction") == rows.labels).astype(np.float64)
         gain = np.where(asked, ((rows.strong == rows.labels) - weak_right) / rows.probability, 0.0)
         values.append((decision.score, gain, weak_right))
         above.append(decision.score > np.quantile(decision.score, 1 - rate))
-    rng = np.random.default_rng(seed)
-    blocks = resamples(len(weights), replicates(len(weights)), rng)
+    blocks = resamples(len(weights), replicates(len(weights)), np.random.default_rng(seed))
     drawn = [np.stack([_accuracy(v, block * weights, at) for v in values], axis=1) for block in blocks]
     low, high = interval(np.diff(np.concatenate(drawn), axis=1)[:, 0], level)
     found = np.stack([_accuracy(v, weights[None], at) for v in values], axis=1)[0]
@@ -121,7 +120,3 @@ def _accuracy(values: tuple[FloatArray, FloatArray, FloatArray], weights: FloatA
     score, gain, weak_right = values
     right = gains_at(score, gain, weights, at)[:, 0] + weights @ weak_right
     return np.asarray(right / weights.sum(axis=1))
-
-
-def _decoded(router: Router, weak: IntArray | None) -> LabelArray | None:
-    return None if weak is None else Labels(router.n_classes_, router.classes).decode(weak)

@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 from gainroute._util.arrays import shown
 from gainroute.errors import SettingError
+from gainroute.routing.inputs import one_of
 
 __all__ = ["TokenBucket"]
-
-UNITS = ("samples", "bytes")
 
 
 class TokenBucket:
@@ -51,10 +50,8 @@ class TokenBucket:
         per: Literal["second", "sample"] = "second",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if unit not in UNITS:
-            raise SettingError(f"unit is {unit!r}; allowed are 'samples' and 'bytes'")
-        if per not in ("second", "sample"):
-            raise SettingError(f"per is {per!r}; allowed are 'second' and 'sample'")
+        one_of(unit, "unit", ("samples", "bytes"))
+        one_of(per, "per", ("second", "sample"))
         if (unit == "bytes") != (size is not None):
             raise SettingError(
                 f"unit is {unit!r} and size {shown(size)}; with 'bytes', and only then, size is the bytes of one "
