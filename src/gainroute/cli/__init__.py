@@ -55,7 +55,7 @@ def gainroute(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    """Decide, sample by sample, whether the expensive answer is worth asking for.
+    """Decide, sample by sample, whether the strong answer is worth asking for.
 
     You have a weak answer (the pooled posteriors of one or more parties) and a strong one that costs more and is right
     more often. From labelled samples, gainroute learns where the strong answer is expected to help, and spends a budget
