@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -27,42 +28,25 @@ __all__ = ["STATE", "BudgetControl", "ControlHistory", "control_status"]
 log = logging.getLogger("gainroute.coordinator")
 
 STATE = "controller"  # name in the log's state table
-POINTS = 500
-SPACING = 1.0
 
 
 class ControlHistory:
-    """Threshold and rate over time, in a bounded number of points.
+    """Threshold and rate over time. When the history is full, every other point is dropped and the interval doubled."""
 
-    When the history is full, every other point is dropped and the interval is doubled.
-
-    Parameters
-    ----------
-    points
-        Maximum number of points.
-    spacing
-        Initial interval in seconds.
-    clock
-        Returns seconds since 1970.
-    """
-
-    def __init__(self, points: int = POINTS, spacing: float = SPACING, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, points: int = 500, spacing: float = 1.0, clock: Callable[[], float] = time.time) -> None:
         self._most, self._spacing, self._clock = points, spacing, clock
         self._points: list[dict[str, Any]] = []
         self._due = 0.0
 
-    @property
-    def due(self) -> bool:
-        """Whether the next point is due."""
-        return self._clock() >= self._due
-
-    def add(self, threshold: float, rate: float | None) -> None:
-        """Add a point."""
+    def add(self, threshold: float, rate: Callable[[], float | None]) -> None:
+        """Add a point, if the next one is due."""
+        now = self._clock()
+        if now < self._due:
+            return
         if len(self._points) >= self._most:
             self._points = self._points[::2]
             self._spacing *= 2
-        now = self._clock()
-        self._points.append({"time": now, "threshold": plain(threshold), "rate": rate})
+        self._points.append({"time": now, "threshold": plain(threshold), "rate": rate()})
         self._due = now + self._spacing
 
     def points(self) -> list[dict[str, Any]]:
@@ -73,27 +57,8 @@ class ControlHistory:
 class BudgetControl:
     """A `BudgetController` for one deployment of the service.
 
-    Parameters
-    ----------
-    router, identity
-        The router, and the hash of its artifact.
-    budget
-        B.
-    settings
-        The `[controller]` section.
-    sample_bytes
-        Returns the payload of an escalated sample; None while it is not known, and nothing is escalated.
-    before
-        The previous controller: its history is continued, and its cap is not refilled.
-
-    Attributes
-    ----------
-    controller
-        The library's controller.
-    identity
-        Hash of the router's artifact.
-    history
-        Threshold and rate over time.
+    `sample_bytes` returns the payload of an escalated sample; None while it is not known, and nothing is escalated.
+    `before` is the previous controller: its history is continued, and its cap is not refilled.
     """
 
     def __init__(
@@ -126,11 +91,9 @@ class BudgetControl:
         if self.controller.samples - before < len(wanted):  # some were not counted
             wanted = wanted[~(decided.incomplete | np.isnan(decided.score))]
         self._wanted.extend(wanted)
-        if self.history.due:
-            self.history.add(self.controller.threshold, self.rate)
+        self.history.add(self.controller.threshold, self.rate)
         return decided
 
-    @property
     def rate(self) -> float | None:
         """Share of the last 2,000 samples that were to be escalated; None before the first."""
         last = self._wanted.last(WINDOW)
@@ -177,7 +140,13 @@ class BudgetControl:
         if size == 0:
             log.warning("controller.cap counts bytes, but precomputed strong answers need none: there is no cap")
             return
-        cap = _bucket(given, size)
+        burst = max(given.burst, size or 1.0)
+        if burst > given.burst:
+            log.warning(
+                "controller.cap: burst is %g; it is raised to the cost of one sample, %g %s",
+                given.burst, burst, given.unit,
+            )  # fmt: skip
+        cap = TokenBucket(given.rate, burst, unit=given.unit, size=size, per=given.per)
         if self._cap_state is not None:
             try:
                 cap.restore(self._cap_state)
@@ -190,57 +159,40 @@ class BudgetControl:
         return self._cap_state if cap is None else cap.state()
 
 
-def _bucket(given: CapSettings, size: float | None) -> TokenBucket:
-    burst = max(given.burst, size or 1.0)
-    if burst > given.burst:
-        log.warning(
-            "controller.cap: burst is %g; it is raised to the cost of one sample, %g %s", given.burst, burst, given.unit
-        )
-    return TokenBucket(given.rate, burst, unit=given.unit, size=size, per=given.per)
-
-
 def control_status(control: BudgetControl | None) -> dict[str, Any]:
     """The state of the budget controller as JSON, for dashboard, status and metrics.
 
-    Parameters
-    ----------
-    control
-        ``coordinator.deployment.control``; None if it is not configured, or an admin has set a threshold.
-
-    Returns
-    -------
-    dict
-        ``on``: whether a controller decides; if not, the only other key is an empty ``history``.
-        ``budget``, ``step``, ``explore``: as they stand. ``threshold``: now; "inf" or "-inf" for infinities.
-        ``min_gain``, ``protection``: floors under it, or None. ``samples``, ``escalated``, ``explored``, ``capped``:
-        counts since the controller started, restarts included. ``window``: {"samples", "rate", "bound"}: the last 2,000
-        samples since the process started, the share escalated (None before the first), and how far from the budget it
-        can be at most. ``bound``: the same for all ``samples``, the time-averaged error; 1 before the first. ``cap``:
-        None, or {"unit", "per", "rate", "burst"}. ``history``: at most 500 of {"time", "threshold", "rate"}, oldest
-        first.
+    None means that it is not configured, or that an admin has set a threshold. ``on``: whether a controller decides; if
+    not, the only other key is an empty ``history``. ``threshold``: now; "inf" or "-inf" for infinities. ``min_gain``,
+    ``protection``: floors under it, or None. ``samples``, ``escalated``, ``explored``, ``capped``: counts since the
+    controller started, restarts included. ``window``: the last 2,000 samples since the process started, the share
+    escalated (None before the first), and how far from the budget it can be at most. ``bound``: the same for all
+    ``samples``, the time-averaged error; 1 before the first. ``history``: at most 500 points, oldest first.
     """
     if control is None:
         return {"on": False, "history": []}
-    held = control.controller
-    cap = control.cap
+    held, cap, samples = control.controller, control.cap, control.samples
+    names = (
+        "budget",
+        "step",
+        "explore",
+        "threshold",
+        "min_gain",
+        "protection",
+        "samples",
+        "escalated",
+        "explored",
+        "capped",
+    )
+
+    def bound(count: int) -> float:
+        return held.bound(count) if count else 1.0
+
     return {
         "on": True,
-        "budget": held.budget,
-        "step": held.step,
-        "explore": held.explore,
-        "threshold": plain(held.threshold),
-        "min_gain": plain(held.min_gain),
-        "protection": plain(held.protection),
-        "samples": held.samples,
-        "escalated": held.escalated,
-        "explored": held.explored,
-        "capped": held.capped,
-        "window": {"samples": control.samples, "rate": control.rate, "bound": _bound(held, control.samples)},
-        "bound": _bound(held, held.samples),
-        "cap": None if cap is None else {"unit": cap.unit, "per": cap.per, "rate": cap.rate, "burst": cap.burst},
+        **{name: plain(getattr(held, name)) for name in names},
+        "window": {"samples": samples, "rate": control.rate(), "bound": bound(samples)},
+        "bound": bound(held.samples),
+        "cap": None if cap is None else asdict(cap),
         "history": control.history.points(),
     }
-
-
-def _bound(held: BudgetController, samples: int) -> float:
-    return held.bound(samples) if samples else 1.0

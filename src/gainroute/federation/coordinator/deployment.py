@@ -27,26 +27,17 @@ from gainroute.routing.types import ArrayLike, IntArray
 if TYPE_CHECKING:
     from gainroute.federation.coordinator.budget_control import BudgetControl
 
-__all__ = ["Deployment", "SetPoint", "load_deployment", "make_deployment"]
+__all__ = ["Deployment", "SetPoint", "load_deployment"]
 
 
 @dataclass(frozen=True)
 class SetPoint:
-    """The point of the trade-off curve at which the service runs, and where it comes from.
+    """The point of the trade-off curve at which the service runs, and where it comes from."""
 
-    Attributes
-    ----------
-    kind
-        "artifact" (as the router was fitted), "budget" or "threshold" (as configured, or set by an admin).
-    budget
-        None where a threshold was given.
-    threshold
-        τ.
-    """
-
+    # As the router was fitted; or as configured, or set by an admin.
     kind: Literal["artifact", "budget", "threshold"]
-    budget: float | None
-    threshold: float
+    budget: float | None  # None where a threshold was given
+    threshold: float  # τ
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON, with infinities as text."""
@@ -55,35 +46,16 @@ class SetPoint:
 
 @dataclass(frozen=True, eq=False)
 class Deployment:
-    """A router with its threshold, the models it was calibrated with, and the source of strong answers.
+    """A router with its threshold, the models it was calibrated with, and the source of strong answers."""
 
-    Attributes
-    ----------
-    router
-        Not shared, and never changed.
-    hash
-        SHA-256 of the artifact.
-    path
-        File of the artifact.
-    fusion
-        Source of the strong answers.
-    parties
-        Names in the order of the fit.
-    point
-        Budget and threshold.
-    control
-        Keeps the rate at the budget; None where the threshold is fixed.
-    protection
-        Floor under τ while the drift monitor finds that collaboration hurts; with `control`, the floor is there.
-    """
-
-    router: Router
-    hash: str
-    path: Path
+    router: Router  # not shared, and never changed
+    hash: str  # SHA-256 of the artifact
+    path: Path  # of the artifact
     fusion: StrongSource
-    parties: tuple[str, ...]
+    parties: tuple[str, ...]  # names in the order of the fit
     point: SetPoint
-    control: BudgetControl | None = None
+    control: BudgetControl | None = None  # keeps the rate at the budget; None where the threshold is fixed
+    # Floor under τ while the drift monitor finds that collaboration hurts; with `control`, the floor is there.
     protection: float | None = None
 
     @property
@@ -149,14 +121,9 @@ class Deployment:
 
 
 def load_deployment(path: Path, fusion: StrongSource, parties: tuple[str, ...]) -> Deployment:
-    """Load an artifact and check everything that can be checked without the parties."""
-    return make_deployment(load(path), fusion, parties, path, hash_contents(path))
-
-
-def make_deployment(
-    router: Router, fusion: StrongSource, parties: tuple[str, ...], path: Path, identity: str
-) -> Deployment:
-    """Combine a router with its fusion and parties; the error lists everything that does not fit."""
+    """Load an artifact with its fusion and parties; the error lists everything that does not fit."""
+    identity = hash_contents(path)  # first: it reports a file that is missing
+    router = load(path)
     provenance = router.provenance_
     differences: list[str] = []
     holders = set(provenance.models) - {SERVER}

@@ -15,7 +15,7 @@ from gainroute.federation.coordinator.budget_control import STATE, BudgetControl
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment, load_deployment
-from gainroute.federation.coordinator.errors import ConflictError, HandshakeError, PartyMissingError
+from gainroute.federation.coordinator.errors import ConflictError, HandshakeError
 from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.settings import CoordinatorSettings, FusionSettings
 from gainroute.federation.coordinator.strong_source import StrongSource
@@ -28,20 +28,7 @@ log = logging.getLogger("gainroute.coordinator")
 
 
 class Operator:
-    """Holds the deployment in force, and replaces it, one change at a time.
-
-    Parameters
-    ----------
-    settings, parties, log
-        Of the coordinator.
-    load_strong
-        Loads the source of strong answers from its settings.
-
-    Attributes
-    ----------
-    deployment
-        What answers now; set by `resume`.
-    """
+    """Holds the deployment in force, which `resume` sets, and replaces it, one change at a time."""
 
     def __init__(
         self,
@@ -104,19 +91,8 @@ class Operator:
     async def switch(self, artifact: Path, fusion: FusionSettings | None, who: str, request_id: str) -> Deployment:
         """Switch to another router: load it, do the handshake with every party, replace the deployment.
 
-        Parameters
-        ----------
-        artifact
-            The router's file.
-        fusion
-            Its fusion; None keeps the current one.
-        who, request_id
-            For the audit trail.
-
-        Notes
-        -----
-        A budget that an admin or the configuration set stays in force. A threshold does not, since the scores of
-        another router are on another scale.
+        Without `fusion` the current one is kept. A budget that an admin or the configuration set stays in force. A
+        threshold does not, since the scores of another router are on another scale.
         """
         async with self._lock:
             given = fusion if fusion is not None else _fusion_settings(self._spec["fusion"])
@@ -146,11 +122,7 @@ class Operator:
                 await self._log.write(lambda c: audit(c, "drift monitor", "", "protect", before, after))
 
     async def _swap(self, spec: Spec, deployment: Deployment, action: str, who: str, request_id: str) -> Deployment:
-        absent = await self._parties.handshake(deployment)
-        if absent:
-            raise PartyMissingError(
-                "a switch needs every party to confirm that it has the models: " + "; ".join(map(str, absent.values()))
-            )
+        await self._parties.confirm(deployment, "a switch")
         old, old_spec = self.deployment, self._spec
         if old.point.budget is not None and old.point.kind == "budget":
             deployment = deployment.at_budget(old.point.budget)
@@ -214,12 +186,10 @@ class Operator:
         if budget is None:
             log.warning("the budget controller is off: a threshold was set instead of a budget")
             return deployment.protected(floor)
-        before = None if old is None else old.control
-
-        def size() -> int | None:
-            return self.sample_bytes(deployment)
-
-        control = BudgetControl(deployment.router, deployment.hash, budget, settings, size, before)
+        control = BudgetControl(
+            deployment.router, deployment.hash, budget, settings,
+            sample_bytes=lambda: self.sample_bytes(deployment), before=None if old is None else old.control,
+        )  # fmt: skip
         log.info("the budget controller of router %s starts with budget %g", deployment.name, budget)
         return replace(deployment, control=control).protected(floor)
 

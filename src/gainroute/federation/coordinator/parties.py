@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gainroute.federation.coordinator.deployment import Deployment
-from gainroute.federation.coordinator.errors import HandshakeError
+from gainroute.federation.coordinator.errors import HandshakeError, PartyMissingError
 from gainroute.federation.coordinator.handshake import check_fusion, class_names, differences, dimension
 from gainroute.federation.transport.base import (
     PartyConnection,
@@ -31,31 +31,16 @@ REMEMBERED = 8  # deployments
 
 @dataclass(eq=False)
 class PartyLink:
-    """A party's connection and state.
-
-    Attributes
-    ----------
-    connection
-        The transport.
-    description
-        The party's last description of itself.
-    state, error, since
-        Its state, the reason, and since when.
-    last_seen
-        Time of its last answer.
-    latency_ms
-        Duration of the last health check.
-    dimensions
-        Length of its embeddings by the hash of each deployment it fits. It is asked for no other deployment.
-    """
+    """A party's connection and state."""
 
     connection: PartyConnection
-    description: PartyDescription | None = None
+    description: PartyDescription | None = None  # the last one
     state: LinkState = "connecting"
-    error: str = ""
-    since: float = field(default_factory=time.time)
-    last_seen: float | None = None
-    latency_ms: float | None = None
+    error: str = ""  # the reason of the state
+    since: float = field(default_factory=time.time)  # of the state
+    last_seen: float | None = None  # time of its last answer
+    latency_ms: float | None = None  # of the last health check
+    # Length of its embeddings by the hash of each deployment it fits. It is asked for no other deployment.
     dimensions: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -95,15 +80,7 @@ class PartyLink:
 
 
 class PartyLinks:
-    """All parties, in the order of the route table.
-
-    Parameters
-    ----------
-    connections
-        One per party.
-    seconds
-        How long a party may take to describe itself.
-    """
+    """All parties, in the order of the route table; each may take `seconds` to describe itself."""
 
     def __init__(self, connections: Sequence[PartyConnection], seconds: float) -> None:
         self.links: Mapping[str, PartyLink] = {c.name: PartyLink(c) for c in connections}
@@ -151,6 +128,13 @@ class PartyLinks:
         if lengths is not None:
             await asyncio.to_thread(check_fusion, deployment, lengths)
         return absent
+
+    async def confirm(self, deployment: Deployment, what: str) -> None:
+        """Raise unless every party answers and has the models."""
+        absent = await self.handshake(deployment)
+        if absent:
+            found = "; ".join(map(str, absent.values()))
+            raise PartyMissingError(f"{what} needs every party to confirm that it has the models: {found}")
 
     def _fit(self, deployment: Deployment, link: PartyLink) -> list[str]:
         """Check a party by its last description, record the result, and return the differences."""

@@ -15,23 +15,10 @@ from gainroute.errors import SettingError
 from gainroute.federation.coordinator.tokens import check_hash
 
 __all__ = [
-    "PREFIX",
-    "BatchingSettings",
-    "CapSettings",
-    "ControllerSettings",
-    "CoordinatorSettings",
-    "CoordinatorTls",
-    "DriftSettings",
-    "FusionSettings",
-    "LogSettings",
-    "PartyEndpoint",
-    "RoundSettings",
-    "RouterSettings",
-    "ServerSettings",
-    "TokenSettings",
-    "is_loopback",
-    "load_coordinator_settings",
-]
+    "PREFIX", "BatchingSettings", "CapSettings", "ControllerSettings", "CoordinatorSettings", "CoordinatorTls",
+    "DriftSettings", "FusionSettings", "LogSettings", "PartyEndpoint", "RoundSettings", "RouterSettings",
+    "ServerSettings", "TokenSettings", "is_loopback", "load_coordinator_settings",
+]  # fmt: skip
 
 PREFIX = "GAINROUTE_COORDINATOR_"
 
@@ -75,29 +62,15 @@ def _share(value: float | None, name: str, example: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """The HTTP server.
-
-    Attributes
-    ----------
-    host, port
-        Address to listen on; port 0 takes a free one.
-    model
-        Name of the model in URLs: ``/v2/models/{model}/infer``.
-    certificate, key
-        PEM files for TLS; both or neither.
-    max_body_bytes
-        Larger requests are refused before they are parsed.
-    drain_seconds
-        How long SIGTERM waits for requests in flight.
-    """
+    """The HTTP server."""
 
     host: str = "127.0.0.1"
-    port: int = 8080
-    model: str = "gainroute"
-    certificate: Path | None = None
+    port: int = 8080  # 0 takes a free one
+    model: str = "gainroute"  # its name in URLs: /v2/models/{model}/infer
+    certificate: Path | None = None  # PEM files for TLS; both or neither
     key: Path | None = None
-    max_body_bytes: int = 4 * 2**20
-    drain_seconds: float = 30.0
+    max_body_bytes: int = 4 * 2**20  # larger requests are refused before they are parsed
+    drain_seconds: float = 30.0  # how long SIGTERM waits for requests in flight
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
@@ -122,22 +95,14 @@ class RouterSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FusionSettings:
-    """Source of the strong answers; exactly one of the three.
+    """Source of the strong answers; exactly one of the three."""
 
-    Attributes
-    ----------
-    run
-        The ``server`` folder of a trained run (needs torch).
-    factory
-        "package.module:make_fusion": called without arguments, it returns the fusion, a function from the list of M
-        embeddings (E, dᵢ) to (E, K) posteriors or (E,) predictions.
-    strong
-        Precomputed strong posteriors by id: ``.npz`` with `ids` (N,) and `strong_posterior` (N, K), or Parquet with
-        the columns id and strong_posterior. Parties are not asked for embeddings.
-    """
-
-    run: Path | None = None
+    run: Path | None = None  # the `server` folder of a trained run (needs torch)
+    # "package.module:make_fusion": called without arguments, it returns the fusion, a function from the list of M
+    # embeddings (E, dᵢ) to (E, K) posteriors or (E,) predictions.
     factory: str | None = None
+    # Precomputed strong posteriors by id: .npz with `ids` (N,) and `strong_posterior` (N, K), or Parquet with the
+    # columns id and strong_posterior. Parties are not asked for embeddings.
     strong: Path | None = None
 
     def __post_init__(self) -> None:
@@ -172,25 +137,14 @@ class CoordinatorTls:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchingSettings:
-    """How concurrent requests are batched.
+    """How concurrent requests are batched."""
 
-    Attributes
-    ----------
-    max_batch
-        Most samples per batch, and per request.
-    max_wait_ms
-        While a batch is in Round 1, how long the next one gathers requests, unless it is full or the batch in flight
-        returns. Without a batch in flight, requests never wait. Larger batches cost less per sample.
-    slots
-        Batches in Round 1 at once, and as many in Round 2: keeps distant or slow parties busy.
-    max_queued
-        Most samples accepted and not yet answered; beyond it requests get 503.
-    """
-
-    max_batch: int = 1024
+    max_batch: int = 1024  # most samples per batch, and per request
+    # While a batch is in Round 1, how long the next one gathers requests, unless it is full or the batch in flight
+    # returns. Without a batch in flight, requests never wait. Larger batches cost less per sample.
     max_wait_ms: float = 5.0
-    slots: int = 4
-    max_queued: int = 16384
+    slots: int = 4  # batches in Round 1 at once, and as many in Round 2: keeps distant or slow parties busy
+    max_queued: int = 16384  # most samples accepted and not yet answered; beyond it requests get 503
 
     def __post_init__(self) -> None:
         _at_least(self.max_batch, 1, "batching: max_batch", "1024 is a good choice")
@@ -201,22 +155,13 @@ class BatchingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSettings:
-    """Deadlines, and the policy for a party that is missing in Round 1.
+    """Deadlines, and the policy for a party that is missing in Round 1."""
 
-    Attributes
-    ----------
-    one_seconds, two_seconds
-        Deadline of each round.
-    on_missing_party
-        "refuse": 503 that names the party. "pool": pool the others, escalate nothing, and mark the answer as degraded.
-    health_seconds
-        Interval of the health checks.
-    """
-
-    one_seconds: float = 2.0
+    one_seconds: float = 2.0  # deadline of Round 1
     two_seconds: float = 10.0
+    # "refuse": 503 that names the party. "pool": pool the others, escalate nothing, and mark the answer as degraded.
     on_missing_party: Literal["refuse", "pool"] = "refuse"
-    health_seconds: float = 5.0
+    health_seconds: float = 5.0  # interval of the health checks
 
     def __post_init__(self) -> None:
         for name in ("one_seconds", "two_seconds", "health_seconds"):
@@ -225,27 +170,14 @@ class RoundSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LogSettings:
-    """The decision log.
-
-    Attributes
-    ----------
-    path
-        An SQLite file; it also holds feedback, the audit trail of admin calls, and the state that survives a restart.
-    posteriors
-        Whether local, pooled and strong posteriors are stored (explanations and recalibration need them).
-    on_failure
-        "refuse": no answer unless its row is on disk. "answer": answered, and marked ``degraded:unlogged``.
-    retention_days
-        Older rows are deleted; 0 keeps them.
-    max_bytes
-        Largest size of the file; 0 sets no limit.
-    """
+    """The decision log: an SQLite file with decisions, feedback, the audit trail, and the state for a restart."""
 
     path: Path = Path("decisions.sqlite")
-    posteriors: bool = True
+    posteriors: bool = True  # store local, pooled and strong posteriors; explanations and recalibration need them
+    # "refuse": no answer unless its row is on disk. "answer": answered, and marked `degraded:unlogged`.
     on_failure: Literal["refuse", "answer"] = "refuse"
-    retention_days: float = 0.0
-    max_bytes: int = 0
+    retention_days: float = 0.0  # older rows are deleted; 0 keeps them
+    max_bytes: int = 0  # largest size of the file; 0 sets no limit
 
     def __post_init__(self) -> None:
         _at_least(self.retention_days, 0, "log: retention_days", "0 keeps everything")
@@ -267,22 +199,12 @@ class TokenSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CapSettings:
-    """A hard limit on bursts of escalations: at most `burst` + `rate`·T in any stretch of length T.
+    """A hard limit on bursts of escalations: at most `burst` + `rate`·T in any stretch of length T."""
 
-    Attributes
-    ----------
-    rate, burst
-        What may be spent in the long run, and at once. A burst below the cost of one sample is raised to it.
-    unit
-        Escalated "samples", or the "bytes" of their embeddings.
-    per
-        Whether `rate` is per "second", or per routed "sample".
-    """
-
-    rate: float
-    burst: float
-    unit: Literal["samples", "bytes"] = "samples"
-    per: Literal["second", "sample"] = "second"
+    rate: float  # what may be spent in the long run
+    burst: float  # what may be spent at once; raised to the cost of one sample
+    unit: Literal["samples", "bytes"] = "samples"  # escalated samples, or the bytes of their embeddings
+    per: Literal["second", "sample"] = "second"  # `rate` is per second, or per routed sample
 
     def __post_init__(self) -> None:
         for name in ("rate", "burst"):
@@ -292,27 +214,15 @@ class CapSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerSettings:
-    """The budget controller, which keeps the escalation rate at the budget; without the section there is none.
+    """The budget controller, which keeps the escalation rate at the budget; without the section there is none."""
 
-    Attributes
-    ----------
-    budget
-        B; by default that of `[router]`, or the artifact's.
-    explore
-        Share of the samples below the threshold escalated at random, as part of the budget; needed to recalibrate.
-    step
-        Step size of the threshold, on the scale of the calibration scores; see `gainroute.BudgetController`.
-    cap
-        A hard limit on bursts.
-    seed
-        Seed of the exploration.
-    """
-
-    budget: float | None = None
-    explore: float = 0.01
-    step: float | None = None
-    cap: CapSettings | None = None
-    seed: int = 0
+    budget: float | None = None  # B; by default that of [router], or the artifact's
+    explore: float = 0.01  # share of the samples below the threshold escalated at random, within B; to recalibrate
+    step: float | None = (
+        None  # of the threshold, on the scale of the calibration scores; see gainroute.BudgetController
+    )
+    cap: CapSettings | None = None  # a hard limit on bursts
+    seed: int = 0  # of the exploration
 
     def __post_init__(self) -> None:
         _share(self.budget, "controller: budget", "0.2")
@@ -324,28 +234,16 @@ class ControllerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DriftSettings:
-    """The drift monitor: scores and rate compared with calibration and, with feedback, whether escalation still helps.
-
-    Attributes
-    ----------
-    enabled
-        Whether drift is monitored.
-    protect
-        Whether escalations need a larger gain once collaboration hurts, until an admin resets the alarm.
-    window, horizon, false_alarm, memory, min_feedback_probability
-        See `gainroute.DriftMonitor`. Feedback with a smaller probability is stored, but not monitored.
-    seconds
-        Interval at which new answers and labels are examined.
-    """
+    """The drift monitor: compares scores and rate with calibration, and tests whether escalation still helps."""
 
     enabled: bool = True
-    protect: bool = False
-    window: int = 1000
+    protect: bool = False  # escalations need a larger gain once collaboration hurts, until an admin resets the alarm
+    window: int = 1000  # this and the next four: see gainroute.DriftMonitor
     horizon: int = 10_000
     false_alarm: float = 0.01
     memory: int = 5000
-    min_feedback_probability: float = 0.1
-    seconds: float = 1.0
+    min_feedback_probability: float = 0.1  # feedback with a smaller probability is stored, but not monitored
+    seconds: float = 1.0  # interval at which new answers and labels are examined
 
     def __post_init__(self) -> None:
         if not 0 < self.window <= self.horizon:

@@ -13,13 +13,7 @@ from starlette.responses import Response
 from gainroute.federation.coordinator.api.http import json_response, read_object
 from gainroute.federation.coordinator.api.status import operating_json
 from gainroute.federation.coordinator.coordinator import Coordinator
-from gainroute.federation.coordinator.decision_log.store import (
-    audit,
-    delete_decision,
-    delete_sample,
-    pseudonym,
-    read_audit,
-)
+from gainroute.federation.coordinator.decision_log import store
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import BadRequestError, ConflictError
 from gainroute.federation.coordinator.settings import FusionSettings
@@ -32,6 +26,7 @@ LIMIT = 16384
 def admin_routes(coordinator: Coordinator) -> APIRouter:
     """Endpoints that need an admin token."""
     routes = APIRouter(prefix="/admin", tags=["admin"])
+    home = coordinator.settings.router.artifact.parent
 
     def now(deployment: Deployment) -> Response:
         point = operating_json(deployment)
@@ -43,14 +38,13 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         given = _number(body.get("budget"), "budget", "a share in [0, 1], such as 0.2")
         if not 0 <= given <= 1:
             raise BadRequestError(f"budget is {given!r}; a share in [0, 1] is needed, such as 0.2")
-        return now(await coordinator.operator.set_budget(given, request.state.who, request.state.request_id))
+        return now(await coordinator.operator.set_budget(given, *_caller(request)))
 
     @routes.post("/threshold", summary="Change the threshold", openapi_extra=_body({"threshold": 0.05}))
     async def threshold(request: Request) -> Response:
-        body = await read_object(request, LIMIT, ("threshold",))
-        value = body.get("threshold")
+        value = (await read_object(request, LIMIT, ("threshold",))).get("threshold")
         given = float(value) if value in ("inf", "-inf") else _number(value, "threshold", 'or "inf", "-inf"')
-        return now(await coordinator.operator.set_threshold(given, request.state.who, request.state.request_id))
+        return now(await coordinator.operator.set_threshold(given, *_caller(request)))
 
     @routes.post(
         "/router",
@@ -59,18 +53,15 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
     )
     async def router(request: Request) -> Response:
         body = await read_object(request, LIMIT, ("artifact", "fusion", "rollback"))
-        who, name = request.state.who, request.state.request_id
-        if body.get("rollback") is True and len(body) == 1:
-            deployment = await coordinator.operator.rollback(who, name)
-            await coordinator.monitor.refresh()  # restores the protection of that router
-            return now(deployment)
         artifact = body.get("artifact")
-        if not isinstance(artifact, str) or "rollback" in body:
+        if body == {"rollback": True}:
+            deployment = await coordinator.operator.rollback(*_caller(request))
+        elif isinstance(artifact, str) and "rollback" not in body:
+            fusion = _fusion(body.get("fusion"), home)
+            deployment = await coordinator.operator.switch(home / artifact, fusion, *_caller(request))
+        else:
             raise BadRequestError('either {"artifact": "<path>", "fusion": {…}?} or {"rollback": true} is needed')
-        home = coordinator.settings.router.artifact.parent
-        fusion = _fusion(body.get("fusion"), home)
-        deployment = await coordinator.operator.switch(home / artifact, fusion, who, name)
-        await coordinator.monitor.refresh()
+        await coordinator.monitor.refresh()  # restores the protection of that router
         return now(deployment)
 
     @routes.post(
@@ -85,28 +76,31 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         codec as the router in use.
         """
         body = await read_object(request, LIMIT, ("artifact", "swap", "drop"))
-        who, name = request.state.who, request.state.request_id
+        monitor = coordinator.monitor
         if body == {"swap": True}:
-            deployment = await coordinator.monitor.swap_shadow(who, name)
-            await coordinator.monitor.refresh()
+            async with monitor.lock:
+                deployment = await monitor.shadow.swap(*_caller(request))
+            await monitor.refresh()
             return now(deployment)
-        if body == {"drop": True}:
-            await coordinator.monitor.drop_shadow(who, name)
-        elif isinstance(body.get("artifact"), str) and len(body) == 1:
-            home = coordinator.settings.router.artifact.parent
-            await coordinator.monitor.load_shadow(home / body["artifact"], who, name)
-        else:
-            raise BadRequestError('one of {"artifact": "<path>"}, {"swap": true} and {"drop": true} is needed')
-        return json_response({"shadow": coordinator.monitor.shadow.status()})
+        async with monitor.lock:
+            if body == {"drop": True}:
+                await monitor.shadow.drop(*_caller(request))
+            elif isinstance(body.get("artifact"), str) and len(body) == 1:
+                await monitor.shadow.load(home / body["artifact"], *_caller(request))
+            else:
+                raise BadRequestError('one of {"artifact": "<path>"}, {"swap": true} and {"drop": true} is needed')
+        return json_response({"shadow": monitor.shadow.status()})
 
     @routes.post("/drift", summary="Reset the drift monitor and its alarms", openapi_extra=_body({"reset": True}))
     async def drift(request: Request) -> Response:
         """`{"reset": true}`, once the cause of an alarm is fixed. The monitor starts afresh."""
         if await read_object(request, LIMIT, ("reset",)) != {"reset": True}:
             raise BadRequestError('{"reset": true} is needed')
-        if not coordinator.monitor.drift.enabled:
+        monitor = coordinator.monitor
+        if not monitor.drift.enabled:
             raise ConflictError("drift is not monitored: drift.enabled is false in the settings")
-        found = await coordinator.monitor.reset(request.state.who, request.state.request_id)
+        async with monitor.lock:
+            found = await monitor.drift.reset(*_caller(request))
         return json_response({"reset": {name: alarm.text for name, alarm in found.items()}})
 
     @routes.delete("/decisions", summary="Delete by decision id or by sample id")
@@ -115,13 +109,13 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
             raise BadRequestError("exactly one of decision_id and sample_id is needed in the query")
 
         def work(connection: Any) -> int:
-            if decision_id is not None:
-                deleted, what = delete_decision(connection, decision_id), {"decision_id": decision_id}
+            if sample_id is None:
+                what = {"decision_id": decision_id or ""}
+                deleted = store.delete_decision(connection, decision_id or "")
             else:
-                text = sample_id or ""
-                deleted, what = delete_sample(connection, text), {"sample_sha256": pseudonym(text)}
-            who, name = request.state.who, request.state.request_id
-            audit(connection, who, name, "delete", what, {"deleted": deleted})
+                what = {"sample_sha256": store.pseudonym(sample_id)}
+                deleted = store.delete_sample(connection, sample_id)
+            store.audit(connection, *_caller(request), "delete", what, {"deleted": deleted})
             return deleted
 
         return json_response({"deleted": await coordinator.log.write(work)})
@@ -130,9 +124,14 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
     async def audited(limit: int = 100) -> Response:
         if not 1 <= limit <= 1000:
             raise BadRequestError(f"limit is {limit}; 1 … 1000 are allowed")
-        return json_response({"audit": await asyncio.to_thread(read_audit, coordinator.log.path, limit)})
+        return json_response({"audit": await asyncio.to_thread(store.read_audit, coordinator.log.path, limit)})
 
     return routes
+
+
+def _caller(request: Request) -> tuple[str, str]:
+    """Who calls, and the id of the request, for the audit trail."""
+    return request.state.who, request.state.request_id
 
 
 def _number(value: Any, name: str, remedy: str) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,7 @@ from gainroute.federation.coordinator.api.curve import curve_points, expected_at
 from gainroute.federation.coordinator.api.http import json_response
 from gainroute.federation.coordinator.budget_control import control_status
 from gainroute.federation.coordinator.coordinator import Coordinator
-from gainroute.federation.coordinator.decision_log.store import (
-    FeedbackSummary,
-    latest,
-    one,
-    posterior,
-    summarise_feedback,
-)
+from gainroute.federation.coordinator.decision_log.store import latest, one, posterior, summarise_feedback
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import BadRequestError, ConflictError, NotFoundError
 from gainroute.federation.coordinator.outcome import ROUND2
@@ -39,17 +32,14 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
     """Endpoints for the dashboard."""
     routes = APIRouter(prefix="/api", tags=["dashboard"])
     curves: dict[str, list[dict[str, Any]]] = {}
-    judged: tuple[float, FeedbackSummary | None] = (0.0, None)
+    judged: tuple[float, dict[str, Any]] = (0.0, {})
 
     @routes.get("/status", summary="Live status, in one object")
     async def status(request: Request) -> Response:
         nonlocal judged
-        if judged[1] is None or time.monotonic() - judged[0] > FRESH_SECONDS:
+        if not judged[1] or time.monotonic() - judged[0] > FRESH_SECONDS:
             judged = time.monotonic(), await asyncio.to_thread(summarise_feedback, coordinator.log.path)
-        found = status_json(coordinator)
-        found["feedback"] = asdict(judged[1]) if judged[1] is not None else {}
-        found["you"] = request.state.who
-        return json_response(found)
+        return json_response(status_json(coordinator) | {"feedback": judged[1], "you": request.state.who})
 
     @routes.get("/curve", summary="The trade-off curve from calibration, with the operating point")
     async def curve() -> Response:
@@ -177,26 +167,16 @@ def _decision(row: dict[str, Any], classes: tuple[str, ...]) -> dict[str, Any]:
     def name(column: int | None) -> str | None:
         return classes[column] if column is not None and 0 <= column < len(classes) else None
 
+    kept = (
+        "decision_id", "sample_id", "request_id", "time", "label", "route", "score", "threshold", "probability",
+        "weak_prediction", "strong_prediction", "router", "bytes", "truth",
+    )  # fmt: skip
     judged = row["truth"] is not None and row["label"] >= 0  # a sample that no party has is not answered wrongly
-    return {
-        "decision_id": row["decision_id"],
-        "sample_id": row["sample_id"],
-        "request_id": row["request_id"],
-        "time": row["time"],
-        "label": row["label"],
-        "route": row["route"],
+    return {key: row[key] for key in kept} | {
         "escalated": row["strong_prediction"] is not None,
-        "score": row["score"],
-        "threshold": row["threshold"],
-        "probability": row["probability"],
         "explored": bool(row["explored"]),
         "capped": bool(row["capped"]),
-        "weak_prediction": row["weak_prediction"],
-        "strong_prediction": row["strong_prediction"],
-        "router": row["router"],
-        "bytes": row["bytes"],
         "latency_ms": 1e3 * row["latency"],
-        "truth": row["truth"],
         "right": row["truth"] == row["label"] if judged else None,
         "class": name(row["label"]),
         "weak_class": name(row["weak_prediction"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from gainroute.federation.coordinator.decision_log.store import reading
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2
 from gainroute.routing.labels import Labels
 from gainroute.routing.router import Router
-from gainroute.routing.types import ArrayLike, BoolArray, FloatArray
+from gainroute.routing.types import BoolArray, FloatArray
 
-__all__ = ["ReadLog", "read_decisions"]
+__all__ = ["ReadLog", "column", "local_posteriors", "logged_decisions", "read_decisions"]
 
-COLUMNS = "d.local, d.strong_prediction, d.probability, d.threshold, d.time, f.label AS truth"
+COLUMNS = "d.local, d.strong_prediction, d.probability, d.threshold, d.time, f.label"
 SINCE_VERSION_2 = ("d.explored AS explored, f.probability AS chance", "NULL AS explored, NULL AS chance")
 FROM = (
     "FROM decisions d LEFT JOIN feedback f USING (seq) "
@@ -29,42 +29,20 @@ FROM = (
 
 @dataclass(frozen=True, eq=False)
 class ReadLog:
-    """Decisions of one router, oldest first.
+    """Decisions of one router, oldest first."""
 
-    Attributes
-    ----------
-    decisions
-        Input of the recalibration.
-    labelled, escalated : (N,) bool
-        True where there is feedback, and where the strong route answered.
-    time : (N,)
-        Seconds since 1970.
-    unexplored
-        Decisions left out because they were made without exploration.
-    """
-
-    decisions: LoggedDecisions
-    labelled: BoolArray
-    escalated: BoolArray
-    time: FloatArray
-    unexplored: int = 0
+    decisions: LoggedDecisions  # input of the recalibration
+    labelled: BoolArray  # (N,) whether there is feedback
+    escalated: BoolArray  # (N,) whether the strong route answered
+    time: FloatArray  # (N,) seconds since 1970
+    unexplored: int = 0  # decisions left out because they were made without exploration
 
     def take(self, rows: Any) -> ReadLog:
         """Return only these decisions."""
-        log = self.decisions
-
-        def part(values: ArrayLike | None) -> Any:
-            return None if values is None else np.asarray(values)[rows]
-
-        kept = LoggedDecisions(
-            local_posteriors=None if log.local_posteriors is None else log.local_posteriors[:, rows],
-            labels=part(log.labels),
-            strong_prediction=part(log.strong_prediction),
-            probability=part(log.probability),
-            feedback_probability=part(log.feedback_probability),
-            threshold=part(log.threshold),
-        )
-        return ReadLog(kept, self.labelled[rows], self.escalated[rows], self.time[rows], self.unexplored)
+        found: dict[str, Any] = {f.name: getattr(self.decisions, f.name) for f in fields(self.decisions)}
+        part: dict[str, Any] = {k: v if v is None else v[:, rows] if v.ndim == 3 else v[rows] for k, v in found.items()}
+        decisions = LoggedDecisions(**part)
+        return ReadLog(decisions, self.labelled[rows], self.escalated[rows], self.time[rows], self.unexplored)
 
 
 def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0) -> ReadLog:
@@ -73,14 +51,8 @@ def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0
     Decisions made without exploration are left out if there are others: they tell nothing about the strong route below
     the threshold. If there was never any exploration, the recalibration reports it.
 
-    Parameters
-    ----------
-    path
-        The decision log; a coordinator may be writing it at the same time.
-    router, identity
-        The router, and the hash of its artifact, which names it in the log.
-    since
-        Start time in seconds since 1970.
+    `identity` is the hash of the router's artifact, which names it in the log; `since` is in seconds since 1970. A
+    coordinator may be writing the log at the same time.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such decision log; name the file of [log] path in the coordinator's settings")
@@ -99,32 +71,38 @@ def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0
     unexplored = len(found) - len(explored) if explored else 0
     found = explored or found
     k = router.n_classes_ + router.extra_columns
-    width = 4 * router.n_parties_ * k
-    blobs = [row["local"] for row in found]
-    local = None
-    if all(blob is not None for blob in blobs):
-        if any(len(blob) != width for blob in blobs):
-            raise DataError(f"{path}: posteriors do not have the {router.n_parties_} × {k} numbers of this router")
-        flat = np.frombuffer(b"".join(blobs), "<f4").reshape(len(found), router.n_parties_, k)
-        local = np.ascontiguousarray(np.moveaxis(flat, 1, 0)).astype(np.float64)
+    blobs = [row["local"] for row in found if row["local"] is not None]
+    if any(len(blob) != 4 * router.n_parties_ * k for blob in blobs):
+        raise DataError(f"{path}: posteriors do not have the {router.n_parties_} × {k} numbers of this router")
+    chance = column(found, "chance")
+    decisions = logged_decisions(router, found, None if np.isnan(chance).all() else chance)
+    if len(blobs) < len(found):
+        decisions = replace(decisions, local_posteriors=None)
+    labelled, escalated = (np.array([row[key] is not None for row in found]) for key in ("label", "strong_prediction"))
+    return ReadLog(decisions, labelled, escalated, column(found, "time"), unexplored)
+
+
+def column(rows: Sequence[Any], name: str, missing: float = np.nan) -> Any:
+    """A column of decisions as an array, of floats or of integers like `missing`, which stands for NULL."""
+    return np.array([missing if row[name] is None else row[name] for row in rows], dtype=type(missing))
+
+
+def local_posteriors(rows: Sequence[Any], parties: int, columns: int) -> FloatArray:
+    """Local posteriors (M, N, K′) of decisions; NaN where a row has none, or those of another router."""
+    nothing = np.full(parties * columns, np.nan, "<f4").tobytes()
+    blobs = (row["local"] or b"" for row in rows)
+    flat = np.frombuffer(b"".join(blob if len(blob) == len(nothing) else nothing for blob in blobs), "<f4")
+    return np.moveaxis(flat.reshape(len(rows), parties, columns), 1, 0).astype(np.float64, order="C")
+
+
+def logged_decisions(router: Router, rows: Sequence[Any], feedback_probability: FloatArray | None) -> LoggedDecisions:
+    """Decisions of a router, as a recalibration or a comparison takes them."""
     names = Labels(router.n_classes_, router.classes)
-
-    def columns(key: str) -> Any:
-        return names.decode(np.array([-1 if row[key] is None else row[key] for row in found], dtype=np.int64))
-
-    decisions = LoggedDecisions(
-        local_posteriors=local,
-        labels=columns("truth"),
-        strong_prediction=columns("strong_prediction"),
-        probability=np.array([row["probability"] for row in found]),
-        feedback_probability=_chances(found),
-        threshold=np.array([row["threshold"] for row in found]),
+    return LoggedDecisions(
+        local_posteriors=local_posteriors(rows, router.n_parties_, router.n_classes_ + router.extra_columns),
+        labels=names.decode(column(rows, "label", -1)),
+        strong_prediction=names.decode(column(rows, "strong_prediction", -1)),
+        probability=column(rows, "probability"),
+        feedback_probability=feedback_probability,
+        threshold=column(rows, "threshold"),
     )
-    labelled, escalated = (np.array([row[key] is not None for row in found]) for key in ("truth", "strong_prediction"))
-    return ReadLog(decisions, labelled, escalated, np.array([row["time"] for row in found]), unexplored)
-
-
-def _chances(found: Sequence[Any]) -> FloatArray | None:
-    """Probabilities given with feedback, NaN where there is none; None if there are none at all."""
-    chance = np.array([row["chance"] for row in found], dtype=np.float64)
-    return None if np.isnan(chance).all() else chance

@@ -12,7 +12,6 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +22,9 @@ from gainroute.federation.coordinator.decision_log.schema import COLUMNS, decisi
 from gainroute.federation.coordinator.errors import ConflictError, LogFailedError, NotFoundError
 
 __all__ = [
-    "FeedbackSummary",
-    "audit",
-    "delete_before",
-    "delete_decision",
-    "delete_sample",
-    "get_state",
-    "give_feedback",
-    "latest",
-    "one",
-    "posterior",
-    "pseudonym",
-    "put_state",
-    "read_audit",
-    "reading",
-    "summarise_feedback",
-]
+    "audit", "delete_before", "delete_decision", "delete_sample", "get_state", "give_feedback", "latest", "one",
+    "posterior", "pseudonym", "put_state", "read_audit", "reading", "summarise_feedback",
+]  # fmt: skip
 
 Row = dict[str, Any]
 CHUNK = 5000
@@ -58,32 +44,26 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 # ---- decisions ----------------------------------------------------------------------------------
 
-WITH_FEEDBACK = (
-    f"SELECT {', '.join('d.' + c for c in COLUMNS)}, f.label AS truth "  # noqa: S608 (our own names)
-    "FROM decisions d LEFT JOIN feedback f USING (seq)"
-)
+
+def _select(path: Path, columns: Sequence[str], which: str, value: int | None) -> list[Row]:
+    query = f"SELECT {', '.join('d.' + c for c in columns)}, f.label AS truth FROM decisions d "  # noqa: S608
+    with reading(path) as connection:
+        found = connection.execute(f"{query} LEFT JOIN feedback f USING (seq) {which}", (value,)).fetchall()
+    return [dict(row) | {"decision_id": decision_id(row["seq"])} for row in found]
 
 
 def latest(path: Path, limit: int) -> list[Row]:
     """The latest decisions, newest first, without posteriors."""
     wanted = [c for c in COLUMNS if c not in ("local", "pooled", "strong")]
-    with reading(path) as connection:
-        found = connection.execute(
-            f"SELECT {', '.join('d.' + c for c in wanted)}, f.label AS truth FROM decisions d "  # noqa: S608
-            "LEFT JOIN feedback f USING (seq) ORDER BY seq DESC LIMIT ?",
-            (limit,),
-        ).fetchall()
-    return [dict(row) | {"decision_id": decision_id(row["seq"])} for row in found]
+    return _select(path, wanted, "ORDER BY seq DESC LIMIT ?", limit)
 
 
 def one(path: Path, name: str) -> Row:
     """One decision by its id, with all columns."""
-    seq = sequence(name)
-    with reading(path) as connection:
-        row = connection.execute(f"{WITH_FEEDBACK} WHERE d.seq = ?", (seq,)).fetchone()
-    if row is None:
+    found = _select(path, COLUMNS, "WHERE d.seq = ?", sequence(name))
+    if not found:
         raise NotFoundError(f"there is no decision {name!r}; ids are 16 hex digits, as in answers and /api/decisions")
-    return dict(row) | {"decision_id": name}
+    return found[0]
 
 
 def posterior(blob: bytes | None, columns: int) -> npt.NDArray[np.float32] | None:
@@ -151,46 +131,24 @@ def give_feedback(
     return decision_id(number)
 
 
-@dataclass(frozen=True)
-class FeedbackSummary:
-    """Accuracy on the latest labelled decisions; None where there are no labels.
+def summarise_feedback(path: Path) -> Row:
+    """Accuracy of the answers, and of Round 1, on the latest 10,000 labelled decisions and on the escalated among them.
 
-    Attributes
-    ----------
-    labels
-        Labelled decisions that have an answer, 10,000 at most.
-    accuracy
-        Accuracy of the answers given.
-    weak_accuracy
-        Accuracy of Round 1 on the same samples.
-    escalated_labels, escalated_accuracy, escalated_weak_accuracy
-        The same for the samples that the strong route answered.
-    unanswered
-        Labelled decisions about samples that no party had; not in any of the above.
+    None where there are no labels. Samples that no party had are counted as `unanswered`, and nowhere else.
     """
-
-    labels: int
-    accuracy: float | None
-    weak_accuracy: float | None
-    escalated_labels: int
-    escalated_accuracy: float | None
-    escalated_weak_accuracy: float | None
-    unanswered: int
-
-
-def summarise_feedback(path: Path) -> FeedbackSummary:
-    """Accuracy on decisions with feedback."""
     with reading(path) as connection:
-        row = connection.execute(
-            "SELECT count(*) FILTER (WHERE d.label >= 0), avg(d.label = f.label) FILTER (WHERE d.label >= 0), "
-            "avg(d.weak_prediction = f.label) FILTER (WHERE d.label >= 0), count(d.strong_prediction), "
-            "avg(d.label = f.label) FILTER (WHERE d.strong_prediction IS NOT NULL), "
-            "avg(d.weak_prediction = f.label) FILTER (WHERE d.strong_prediction IS NOT NULL), "
-            "count(*) FILTER (WHERE d.label < 0) "
-            "FROM (SELECT * FROM feedback ORDER BY seq DESC LIMIT ?) f JOIN decisions d USING (seq)",
+        found = connection.execute(
+            "SELECT count(*) FILTER (WHERE answered) AS labels, avg(correct) FILTER (WHERE answered) AS accuracy, "
+            "avg(weak_correct) FILTER (WHERE answered) AS weak_accuracy, "
+            "count(*) FILTER (WHERE escalated) AS escalated_labels, avg(correct) FILTER (WHERE escalated) AS escalated_accuracy, "
+            "avg(weak_correct) FILTER (WHERE escalated) AS escalated_weak_accuracy, "
+            "count(*) FILTER (WHERE NOT answered) AS unanswered FROM (SELECT d.label >= 0 AS answered, "
+            "d.label = f.label AS correct, d.weak_prediction = f.label AS weak_correct, "
+            "d.strong_prediction IS NOT NULL AS escalated "
+            "FROM (SELECT * FROM feedback ORDER BY seq DESC LIMIT ?) f JOIN decisions d USING (seq))",
             (MOST_LABELS,),
-        ).fetchone()
-    return FeedbackSummary(*row)
+        )
+        return dict(found.fetchone())
 
 
 # ---- audit and state -----------------------------------------------------------------------------

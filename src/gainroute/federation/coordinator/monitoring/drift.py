@@ -20,6 +20,7 @@ from gainroute.control.budget import ControlledDecision
 from gainroute.control.drift import DriftMonitor
 from gainroute.control.drift_report import DriftReport
 from gainroute.errors import SettingError
+from gainroute.federation.coordinator.decision_log.reading import column, local_posteriors
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment
@@ -53,29 +54,12 @@ class DriftAlarm:
 
 
 class LiveDrift:
-    """Monitors the router in use.
-
-    Parameters
-    ----------
-    settings
-        The `[drift]` section.
-    decisions
-        The decision log, which has the labels and the saved state.
-    operator
-        Raises the required gain where the settings say so.
-
-    Attributes
-    ----------
-    alarms
-        Current alarms by name.
-    protection
-        Gain that every escalation must exceed; None without an alarm, or if protection is off.
-    """
+    """Monitors the router in use; raises the gain that it requires where the settings say so."""
 
     def __init__(self, settings: DriftSettings, decisions: DecisionLog, operator: Operator) -> None:
         self.enabled = settings.enabled
-        self.alarms: dict[str, DriftAlarm] = {}
-        self.protection: float | None = None
+        self.alarms: dict[str, DriftAlarm] = {}  # current ones, by name
+        self.protection: float | None = None  # gain that every escalation must exceed
         self.labels_wait = True  # there may be some from before the start
         self._settings, self._log, self._operator = settings, decisions, operator
         self._monitor: DriftMonitor | None = None
@@ -172,14 +156,10 @@ class LiveDrift:
             self._monitor.router = deployment.router  # its threshold may have changed
             return self._monitor
         await self.save()
-        settings = self._settings
-        monitor = DriftMonitor(
-            deployment.router, window=settings.window, horizon=settings.horizon, false_alarm=settings.false_alarm,
-            memory=settings.memory, min_feedback_probability=settings.min_feedback_probability,
-        )  # fmt: skip
-        kept = (await asyncio.to_thread(get_state, self._log.path, (STATE + deployment.hash,))).get(
-            STATE + deployment.hash
-        )
+        settings, state = self._settings, STATE + deployment.hash
+        names = ("window", "horizon", "false_alarm", "memory", "min_feedback_probability")
+        monitor = DriftMonitor(deployment.router, **{name: getattr(settings, name) for name in names})
+        kept = (await asyncio.to_thread(get_state, self._log.path, (state,))).get(state)
         self.alarms, self.protection, self._since = {}, None, time.time()
         if kept is not None:
             try:
@@ -196,7 +176,12 @@ class LiveDrift:
 
     async def _take_labels(self, deployment: Deployment, monitor: DriftMonitor) -> int:
         self.labels_wait = False
-        rows = await asyncio.to_thread(self._read_labels)
+
+        def read() -> list[sqlite3.Row]:
+            with reading(self._log.path) as connection:
+                return connection.execute(QUERY, (self._taken, MOST_LABELS)).fetchall()
+
+        rows = await asyncio.to_thread(read)
         if len(rows) == MOST_LABELS:
             self.labels_wait = True
         if rows:
@@ -208,21 +193,15 @@ class LiveDrift:
             await asyncio.to_thread(_feed, monitor, deployment, useful)
         return len(rows)
 
-    def _read_labels(self) -> list[sqlite3.Row]:
-        with reading(self._log.path) as connection:
-            return connection.execute(QUERY, (self._taken, MOST_LABELS)).fetchall()
-
     def _note_alarms(self, report: DriftReport) -> bool:
         """Log new and ended alarms; returns whether there are any."""
         now = time.time()
         new = {n: DriftAlarm(now, text) for n, text in report.alarms.items() if n not in self.alarms}
         gone = [n for n in self.alarms if n not in report.alarms]
         for name, alarm in new.items():
-            extra = {"alarm": name, "raised": True, "router": self._hash}
-            log.warning("alarm %s: %s", name, alarm.text, extra=extra)
+            log.warning("alarm %s: %s", name, alarm.text, extra={"alarm": name, "raised": True, "router": self._hash})
         for name in gone:
-            extra = {"alarm": name, "raised": False, "router": self._hash}
-            log.info("alarm %s has ended", name, extra=extra)
+            log.info("alarm %s has ended", name, extra={"alarm": name, "raised": False, "router": self._hash})
         # An alarm keeps the evidence it was raised with; only scores are compared again in every window.
         stand = {n: a for n, a in self.alarms.items() if n not in gone}
         self.alarms = {n: DriftAlarm(a.since, report.alarms[n]) if n == "scores" else a for n, a in stand.items()} | new
@@ -264,33 +243,23 @@ def _feed(monitor: DriftMonitor, deployment: Deployment, rows: Sequence[sqlite3.
         some = [r for r in rows if (r["chance"] is not None) is with_chance]
         if some:
             names = Labels(deployment.router.n_classes_, deployment.router.classes)
-            truth, strong = (names.decode(_column(some, name, -1)) for name in ("label", "strong_prediction"))
-            chance = _column(some, "chance", np.nan) if with_chance else None
+            truth, strong = (names.decode(column(some, name, -1)) for name in ("label", "strong_prediction"))
+            chance = column(some, "chance") if with_chance else None
             monitor.feedback(_decision(deployment, names, some), truth, strong, probability=chance)
 
 
 def _decision(deployment: Deployment, names: Labels, rows: Sequence[sqlite3.Row]) -> ControlledDecision:
     """The decisions as they were made; the calibrated posterior is computed again where possible."""
-    n, k, m = len(rows), deployment.columns, len(deployment.parties)
-    local = np.full((m, n, k), np.nan)
-    for i, row in enumerate(rows):
-        if row["local"] is not None and len(row["local"]) == 4 * m * k:
-            local[:, i] = np.frombuffer(row["local"], "<f4").reshape(m, k)
+    n, router = len(rows), deployment.router
+    local = local_posteriors(rows, len(deployment.parties), deployment.columns)
     known = ~np.isnan(local).any(axis=(0, 2))
-    calibrated = np.full((n, deployment.router.n_classes_), np.nan)
+    calibrated = np.full((n, router.n_classes_), np.nan)
     if known.any():
-        calibrated[known] = deployment.router.route(local[:, known]).calibrated
-    escalated = np.array([row["strong_prediction"] is not None for row in rows])
+        calibrated[known] = router.route(local[:, known]).calibrated
     nothing = np.zeros(n, dtype=bool)
     return ControlledDecision(
-        escalate=escalated, score=_column(rows, "score", np.nan),
-        weak_prediction=names.decode(_column(rows, "weak_prediction", -1)), pooled=calibrated, calibrated=calibrated,
+        escalate=np.array([row["strong_prediction"] is not None for row in rows]), score=column(rows, "score"),
+        weak_prediction=names.decode(column(rows, "weak_prediction", -1)), pooled=calibrated, calibrated=calibrated,
         incomplete=nothing, threshold=float("nan"), local=local, thresholds=np.full(n, np.nan),
-        probability=_column(rows, "probability", np.nan), explored=_column(rows, "explored", 0).astype(bool),
-        capped=nothing,
+        probability=column(rows, "probability"), explored=column(rows, "explored", 0).astype(bool), capped=nothing,
     )  # fmt: skip
-
-
-def _column(rows: Sequence[sqlite3.Row], name: str, missing: float) -> Any:
-    found = [missing if row[name] is None else row[name] for row in rows]
-    return np.array(found, dtype=np.float64 if name in ("score", "probability", "chance") else np.int64)

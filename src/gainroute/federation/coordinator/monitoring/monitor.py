@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
-from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import CoordinatorError
-from gainroute.federation.coordinator.monitoring.drift import DriftAlarm, LiveDrift
+from gainroute.federation.coordinator.monitoring.drift import LiveDrift
 from gainroute.federation.coordinator.monitoring.shadow import LiveShadow
 from gainroute.federation.coordinator.operator import Operator
 from gainroute.federation.coordinator.outcome import Outcome
@@ -31,15 +29,7 @@ MOST_SHADOWED = 4096
 
 
 class Monitor:
-    """Collects answers as they are given, and has them examined every second.
-
-    Parameters
-    ----------
-    settings
-        The `[drift]` section.
-    decisions, operator, parties
-        Of the coordinator.
-    """
+    """Collects answers as they are given, and has them examined every second by `drift` and `shadow`."""
 
     def __init__(
         self, settings: DriftSettings, decisions: DecisionLog, operator: Operator, parties: PartyLinks
@@ -50,7 +40,7 @@ class Monitor:
         self._scores: list[tuple[str, FloatArray, BoolArray]] = []
         self._outcomes: list[Outcome] = []
         self._waiting = self._shadowed = 0
-        self._lock = asyncio.Lock()
+        self.lock = asyncio.Lock()  # to be held while `drift` or `shadow` is changed
         self._ticking: asyncio.Task[None] | None = None
 
     # ---- start and stop -------------------------------------------------------------------------
@@ -97,7 +87,7 @@ class Monitor:
 
     async def examine(self) -> None:
         """Examine everything that is new since the last call."""
-        async with self._lock:
+        async with self.lock:
             deployment = self._operator.deployment
             scores, outcomes = self._scores, self._outcomes
             self._scores, self._outcomes, self._waiting, self._shadowed = [], [], 0, 0
@@ -115,26 +105,6 @@ class Monitor:
             log.warning("monitoring: %s", error)
         except Exception:
             log.exception("monitoring failed")
-
-    async def reset(self, who: str, request_id: str) -> dict[str, DriftAlarm]:
-        """Reset the drift monitor."""
-        async with self._lock:
-            return await self.drift.reset(who, request_id)
-
-    async def load_shadow(self, artifact: Path, who: str, request_id: str) -> None:
-        """Load a shadow router."""
-        async with self._lock:
-            await self.shadow.load(artifact, who, request_id)
-
-    async def drop_shadow(self, who: str, request_id: str) -> None:
-        """Drop the shadow router."""
-        async with self._lock:
-            await self.shadow.drop(who, request_id)
-
-    async def swap_shadow(self, who: str, request_id: str) -> Deployment:
-        """Swap the shadow router in."""
-        async with self._lock:
-            return await self.shadow.swap(who, request_id)
 
     def alarms(self) -> list[dict[str, Any]]:
         """Current alarms, the most serious first."""

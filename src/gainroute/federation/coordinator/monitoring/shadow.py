@@ -15,24 +15,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gainroute._util.files import plain
 from gainroute._util.hashing import hash_contents
 from gainroute.control.shadow import compare_shadow
 from gainroute.errors import GainrouteError
+from gainroute.federation.coordinator.decision_log.reading import column, logged_decisions
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
-from gainroute.federation.coordinator.deployment import Deployment
-from gainroute.federation.coordinator.errors import ConflictError, HandshakeError, PartyMissingError
-from gainroute.federation.coordinator.monitoring.shadow_scoring import (
-    ShadowCounts,
-    load_beside,
-    logged_decisions,
-    placed_at,
-    score_beside,
-)
+from gainroute.federation.coordinator.deployment import Deployment, load_deployment
+from gainroute.federation.coordinator.errors import ConflictError, HandshakeError
 from gainroute.federation.coordinator.operator import Operator
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2, Outcome
 from gainroute.federation.coordinator.parties import PartyLinks
+from gainroute.routing.types import FloatArray
 
 __all__ = ["LiveShadow"]
 
@@ -51,6 +48,49 @@ QUERY = (
 COUNT = "SELECT count(*), max(time) FROM feedback WHERE seq >= ?"
 
 
+@dataclass
+class ShadowCounts:
+    """Live traffic since the shadow router was loaded."""
+
+    samples: int = 0  # scored by both routers
+    old: int = 0  # escalated by the router in use, without exploration
+    new: int = 0  # escalated by the shadow router
+    both: int = 0
+    same_weak: int = 0  # with the same weak answer
+    kept: int = 0  # answers given by Round 1
+    escalated: int = 0  # answers given by Round 2
+
+    def add(self, shadow: Deployment, seen: Sequence[Outcome]) -> None:
+        """Score answers with the shadow router, and count agreement."""
+        taken: list[tuple[Any, Any, Any]] = []
+        for outcome in seen:
+            rows = np.flatnonzero(~np.isnan(outcome.score))
+            escalated = int((outcome.strong[rows] >= 0).sum())
+            self.escalated += escalated
+            self.kept += len(rows) - escalated
+            wanted = outcome.wanted if outcome.explored is None else outcome.wanted & ~outcome.explored
+            taken.append((outcome.local[:, rows], wanted[rows], outcome.weak[rows]))
+        local = np.concatenate([t[0] for t in taken], axis=1)
+        if not local.shape[1]:
+            return
+        old, weak = (np.concatenate([t[i] for t in taken]) for i in (1, 2))
+        decision = shadow.router.route(local)
+        new = decision.escalate
+        self.samples += len(old)
+        self.old += int(old.sum())
+        self.new += int(new.sum())
+        self.both += int((old & new).sum())
+        self.same_weak += int((shadow.encode(decision.weak_prediction) == weak).sum())
+
+    def feedback_probability(self, rows: Sequence[sqlite3.Row]) -> FloatArray:
+        """As given with the feedback, else the share of that route's answers that are labelled."""
+        chance, asked = column(rows, "chance"), column(rows, "strong_prediction", -1) >= 0
+        shares = [
+            min(1.0, float(own.sum()) / max(given, 1)) for own, given in ((~asked, self.kept), (asked, self.escalated))
+        ]
+        return np.where(np.isnan(chance), np.where(asked, shares[1], shares[0]), chance)
+
+
 @dataclass(eq=False)
 class Shadow:
     """A shadow router: its deployment, the hash of the router in use, since when, and counts."""
@@ -66,28 +106,21 @@ class Shadow:
         return {"artifact": str(own.path), "hash": own.hash, "against": self.against, "since": self.since,
                 "counts": asdict(self.counts)}  # fmt: skip
 
+    def placed_at(self, running: Deployment) -> Deployment:
+        """The shadow router at the set point that a swap would start with."""
+        point = running.point
+        swapped = point.kind == "budget" and point.budget is not None
+        return self.deployment.at_budget(point.budget) if swapped else self.deployment
+
 
 class LiveShadow:
-    """Loads a shadow router, compares it with the router in use, and drops it or swaps it in.
-
-    Parameters
-    ----------
-    decisions, operator, parties
-        Of the coordinator.
-
-    Attributes
-    ----------
-    shadow
-        The shadow router; None if there is none.
-    comparison
-        Comparison on labelled answers; `status` says why there is none.
-    """
+    """Loads a shadow router, compares it with the router in use, and drops it or swaps it in."""
 
     def __init__(self, decisions: DecisionLog, operator: Operator, parties: PartyLinks) -> None:
         self._log, self._operator, self._parties = decisions, operator, parties
         self.shadow: Shadow | None = None
-        self.comparison: dict[str, Any] | None = None
-        self._why = ""
+        self.comparison: dict[str, Any] | None = None  # on labelled answers
+        self._why = ""  # why there is none
         self._judged: Any = None  # number and time of the labels of the last comparison
         self._due = self._saved = 0.0
 
@@ -99,29 +132,22 @@ class LiveShadow:
         if kept is None:
             return
         try:
-            deployment = await asyncio.to_thread(load_beside, Path(kept["artifact"]), running, self._parties.names)
+            deployment = await asyncio.to_thread(_load_beside, Path(kept["artifact"]), running, self._parties.names)
         except GainrouteError as error:
-            log.warning("the shadow router is dropped: %s", error)
-            await self._forget()
+            await self._forget(str(error))
             return
         if deployment.hash != kept["hash"] or running.hash != kept["against"]:
-            log.warning("the shadow router is dropped: its file or the router in use has changed")
-            await self._forget()
+            await self._forget("its file or the router in use has changed")
             return
         self._begin(Shadow(deployment, kept["against"], kept["since"], ShadowCounts(**kept["counts"])))
 
     async def load(self, artifact: Path, who: str, request_id: str) -> None:
         """Load a shadow router, in place of the current one."""
         running = self._operator.deployment
-        deployment = await asyncio.to_thread(load_beside, artifact, running, self._parties.names)
+        deployment = await asyncio.to_thread(_load_beside, artifact, running, self._parties.names)
         if deployment.hash == running.hash:
             raise ConflictError(f"{artifact} is the router in use; load another one")
-        absent = await self._parties.handshake(deployment)
-        if absent:
-            raise PartyMissingError(
-                "a shadow router needs every party to confirm that it has the models: "
-                + "; ".join(map(str, absent.values()))
-            )
+        await self._parties.confirm(deployment, "a shadow router")
         shadow = Shadow(deployment, running.hash, time.time())
         await self._log.write(lambda c: self._change(c, shadow, "shadow load", who, request_id))
         self._begin(shadow)
@@ -152,7 +178,9 @@ class LiveShadow:
         after = {"shadow": None if new is None else new.deployment.hash}
         audit(connection, who, name, action, plain(before), after)
 
-    async def _forget(self) -> None:
+    async def _forget(self, why: str) -> None:
+        extra = {} if self.shadow is None else {"shadow": self.shadow.deployment.hash}
+        log.warning("the shadow router is dropped: %s", why, extra=extra)
         await self._log.write(lambda c: put_state(c, STATE, None))
         self._begin(None)
 
@@ -167,14 +195,11 @@ class LiveShadow:
         if shadow is None:
             return
         if deployment.hash != shadow.against:
-            log.warning(
-                "the shadow router is dropped: another router is in use", extra={"shadow": shadow.deployment.hash}
-            )
-            await self._forget()
+            await self._forget("another router is in use")
             return
         own = [outcome for outcome in seen if outcome.deployment.hash == shadow.against]
         if own:
-            await asyncio.to_thread(score_beside, placed_at(shadow.deployment, deployment), own, shadow.counts)
+            await asyncio.to_thread(shadow.counts.add, shadow.placed_at(deployment), own)
         began = time.monotonic()
         if began >= self._due:
             await asyncio.to_thread(self._compare, shadow, deployment)
@@ -204,12 +229,9 @@ class LiveShadow:
                 self._why = f"none of {judged[0]:,} labels is on an answer that has its posteriors in the log"
             return
         try:
-            found = compare_shadow(
-                running.router,
-                shadow.deployment.router,
-                logged_decisions(running, rows, counts),
-                rate=counts.escalated / (counts.kept + counts.escalated),
-            )
+            decisions = logged_decisions(running.router, rows, counts.feedback_probability(rows))
+            rate = counts.escalated / (counts.kept + counts.escalated)
+            found = compare_shadow(running.router, shadow.deployment.router, decisions, rate=rate)
         except GainrouteError as error:
             self.comparison, self._why = None, str(error)
             return
@@ -221,13 +243,12 @@ class LiveShadow:
         if shadow is None:
             return None
         counts, n = shadow.counts, shadow.counts.samples
-        placed = placed_at(shadow.deployment, self._operator.deployment)
         return {
             "version": shadow.deployment.name,
             "hash": shadow.deployment.hash,
             "artifact": str(shadow.deployment.path),
             "since": shadow.since,
-            "threshold": plain(placed.point.threshold),
+            "threshold": plain(shadow.placed_at(self._operator.deployment).point.threshold),
             "samples": n,
             "answers": counts.kept + counts.escalated,
             "agreement": (n - counts.old - counts.new + 2 * counts.both) / n if n else None,
@@ -237,3 +258,23 @@ class LiveShadow:
             "comparison": self.comparison,
             "no_comparison": self._why or ("" if self.comparison else "no labels on answers given since it was loaded"),
         }
+
+
+def _load_beside(path: Path, running: Deployment, parties: tuple[str, ...]) -> Deployment:
+    """Load a shadow router; it must read the same messages as the router in use."""
+    deployment = load_deployment(path, running.fusion, parties)
+    old, new = running.router, deployment.router
+    wrong: list[str] = []
+    has, needed = (None if r.classes is None else [str(c) for c in r.classes.tolist()] for r in (new, old))
+    if new.n_classes_ != old.n_classes_ or has != needed:
+        wrong.append(f"its classes are {has or new.n_classes_}, those in use are {needed or old.n_classes_}")
+    if deployment.columns != running.columns:
+        wrong.append(f"it reads {deployment.columns} values per party and sample, {running.columns} are sent")
+    if deployment.codec != running.codec:
+        wrong.append(f"its codec is {deployment.codec!r}, the one in use is {running.codec!r}")
+    others = [name for name in parties if deployment.model(name) != running.model(name)]
+    if others:
+        wrong.append(f"it was calibrated with other models of {', '.join(others)}: switch to it with /admin/router")
+    if wrong:
+        raise HandshakeError(f"{path} does not fit the router in use: " + "; ".join(wrong))
+    return deployment
