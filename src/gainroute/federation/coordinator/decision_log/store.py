@@ -140,7 +140,8 @@ def summarise_feedback(path: Path) -> Row:
         found = connection.execute(
             "SELECT count(*) FILTER (WHERE answered) AS labels, avg(correct) FILTER (WHERE answered) AS accuracy, "
             "avg(weak_correct) FILTER (WHERE answered) AS weak_accuracy, "
-            "count(*) FILTER (WHERE escalated) AS escalated_labels, avg(correct) FILTER (WHERE escalated) AS escalated_accuracy, "
+            "count(*) FILTER (WHERE escalated) AS escalated_labels, "
+            "avg(correct) FILTER (WHERE escalated) AS escalated_accuracy, "
             "avg(weak_correct) FILTER (WHERE escalated) AS escalated_weak_accuracy, "
             "count(*) FILTER (WHERE NOT answered) AS unanswered FROM (SELECT d.label >= 0 AS answered, "
             "d.label = f.label AS correct, d.weak_prediction = f.label AS weak_correct, "
