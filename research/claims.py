@@ -61,10 +61,10 @@ def source_of(study: Study) -> str:
 def claims_of(study: Study, *, count: int = 1000) -> dict[str, Any]:
     """All that the summary lacks and a claim needs, by regime: shares, ready for JSON.
 
-    ``peak``: the best mean accuracy of the expected-gain router on a grid of rates, how far above the better endpoint
+    ``peak``: the best mean accuracy of expected gain on a grid of rates, how far above the better endpoint
     (`low` and `high` hold for all rates at once, because the peak was sought on the same samples), and where it lies
     on resampled test parts. ``worth``: the share of samples whose error the strong route corrects. ``ahead``: by
-    router and budget, in how many seeds the expected-gain router is ahead.
+    router and budget, in how many seeds expected gain is ahead.
     """
     with one_thread():
         return {
@@ -162,12 +162,12 @@ def findings_of(summary: Mapping[str, Any], claims: Mapping[str, Any]) -> list[F
         if modelnet and index < 2:  # the paper says so of the clean test part and of noise on 10 classes
             found.append(of.peak_rate())
         found += [
-            of.ahead("analytical above confidence at 20 and 40 %", [REFERENCE]),
-            of.ahead("analytical above learned gain at 20 and 40 %", ["learned gain"]),
+            of.ahead("expected gain above confidence at 20 and 40 %", [REFERENCE]),
+            of.ahead("expected gain above learned gain at 20 and 40 %", ["learned gain"]),
         ]
         defer = [defer_name(alpha) for alpha in ALPHAS if defer_name(alpha) in of.routers]
         if modelnet and defer:
-            found.append(of.ahead("analytical above learning to defer at 20 and 40 %, every α", defer))
+            found.append(of.ahead("expected gain above defer at 20 and 40 %, every α", defer))
             if defer_name("2") in defer:
                 found.append(of.level())
         if modelnet:
@@ -226,9 +226,9 @@ class _Regime:
 
     def level(self) -> Finding:
         mean, low, high = self._over(defer_name("2"), 0.8)
-        behind = (-mean, -high, -low)  # learning to defer minus the analytical router
+        behind = (-mean, -high, -low)  # defer minus expected gain
         verdict = HELD if behind[1] > -MARGIN else NOT_HELD if behind[2] < 0 else NOT_DECIDED
-        return Finding("learning to defer, α = 2, level or ahead at 80 %", self.title, points(*behind), verdict)
+        return Finding("defer α=2 level or ahead at 80 %", self.title, points(*behind), verdict)
 
     def saturation(self) -> Finding:
         worth = self.extra["worth"]
@@ -238,7 +238,7 @@ class _Regime:
         return Finding("oracle saturates at 20–25 %", self.title, measured, verdict)
 
     def _over(self, name: str, budget: float) -> tuple[float, float, float]:
-        """The analytical router minus another one: mean and interval."""
+        """Expected gain minus another router: mean and interval."""
         apart, at = self.routers[name]["minus_analytical"], self.summary["rates"].index(budget)
         return -apart["mean"][at], -apart["high"][at], -apart["low"][at]
 

@@ -35,18 +35,18 @@ Every verdict follows from a 95 % interval by a fixed rule:
   whose error the strong route corrects: this is a property of the two routes, not of a router.
 - *Dirichlet the best calibrator*: judged by the accuracy of the routed answers, since that is what calibration is for
   here; NLL and ECE of the calibrated posterior on the test part are given with it.
-- *level or ahead at 80 %*: **{HELD}** if learning to defer is at most {100 * MARGIN:g} points behind at the lower end
-  of the interval, **{NOT_HELD}** if it is behind at the upper end.
+- *level or ahead at 80 %*: **{HELD}** if defer is at most {100 * MARGIN:g} points behind at the lower end of the
+  interval, **{NOT_HELD}** if it is behind at the upper end.
 
 Intervals are bootstrapped over test samples, all seeds together. They do not cover what another training run would
-change: for that, each comparison also says in how many seeds the analytical router is ahead. There are many
+change: for that, each comparison also says in how many seeds expected gain is ahead. There are many
 intervals on this page, each right 19 times in 20; one narrow verdict among many may be chance."""
 
 NOTES = """\
-Differences are in points of accuracy, the analytical router minus the other unless the claim says otherwise. Learning
-to defer has a Round 1 of its own, so its difference is one of routers and of weak answers together. What was reduced
-against the paper is in [benchmarks.md](../benchmarks.md). The paper's appendix with its settings is not known to us:
-equal figures were not to be expected, and the order of the routers is what can be compared."""
+Differences are in points of accuracy, expected gain minus the other router unless the claim says otherwise. Defer is
+learning to defer; it has a Round 1 of its own, so its difference is one of routers and of weak answers together. What
+was reduced against the paper is in [benchmarks.md](../benchmarks.md). The paper's appendix with its settings is not
+known to us: equal figures were not to be expected, and the order of the routers is what can be compared."""
 
 
 def paper_page(summaries: Mapping[str, Mapping[str, Any]], claims: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -128,7 +128,7 @@ def _figures(summary: Mapping[str, Any]) -> str:
     shown = {
         "Acc.": (ANALYTICAL, "accuracy", PAPER_ACCURACY),
         "EP": (ANALYTICAL, "precision", PAPER_PRECISION),
-        "Acc., learning to defer α = 2": (defer_name("2"), "accuracy", PAPER_DEFER),
+        "Acc., defer α=2": (defer_name("2"), "accuracy", PAPER_DEFER),
     }
     rows: list[tuple[str, ...]] = []
     for word, (name, measure, paper_row) in shown.items():
@@ -159,7 +159,7 @@ def _crossfit(summary: Mapping[str, Any]) -> str:
         return ""
     header = ("test part", "router", "seed", "at 20 %", "at 40 %", "at 80 %")
     caption = (
-        "Learning to defer minus the analytical router of the same seed, with the expert's correctness cross-fitted in "
+        "Defer minus expected gain of the same seed, with the expert's correctness cross-fitted in "
         "two folds: on its own training samples the VFL route is almost always right, which tells a learner little."
     )
-    return "### Learning to defer with a cross-fitted expert\n\n" + to_markdown(Table(header, tuple(lines), caption))
+    return "### Defer with a cross-fitted expert\n\n" + to_markdown(Table(header, tuple(lines), caption))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gainroute.evaluation.router_names import shown_name
 from gainroute.experiments.pages.text import Table, interval_at, percent, regime_title, to_markdown
 from gainroute.experiments.scores import ABLATION, ORACLE, OURS, REFERENCE, ROUTING_ONLY
 
@@ -34,9 +35,9 @@ def advice(summary: Mapping[str, Any], regime: str) -> tuple[str, str]:
         return "none", f"{interval_at(gain, at)} over Round 1 alone: escalating has not been shown to pay"
     reasons = [f"{interval_at(gain, at)} over Round 1 alone"]
     if chosen != OURS:
-        reasons.append(f"{interval_at(routers[chosen]['minus_ours'], at)} over ours")
+        reasons.append(f"{interval_at(routers[chosen]['minus_ours'], at)} over our default")
     elif routers[REFERENCE]["minus_ours"]["high"][at] >= 0:
-        reasons.append("plain confidence is level, and fits nothing")
+        reasons.append("confidence is level, and fits nothing")
     whole = routers[chosen]["minus_strong"]
     if whole["low"][at] > 0:
         reasons.append(f"{interval_at(whole, at)} over always escalating")
@@ -58,16 +59,16 @@ def guide_page(summaries: Mapping[str, Mapping[str, Any]]) -> str:
                     percent(ours[at]),
                     percent(ours[-1]),
                     f"{100 * summary['bytes'][at] / summary['bytes'][-1]:.0f} %",
-                    chosen,
+                    shown_name(chosen),
                     why,
                 )
             )
     header = (
-        "data", "Round 1", "ours at 20 %", "always", "bytes at 20 %, of always", "router", "why (95 % interval)",
+        "data", "Round 1", "our default at 20 %", "always", "bytes at 20 %, of always", "router", "why (95 % interval)",
     )  # fmt: skip
     caption = (
-        "Accuracy in %, with our default's answers on both routes. Ours is taken unless another router is ahead of it "
-        "at 20 % by its whole interval; none is worth it where the interval over Round 1 alone reaches zero."
+        "Accuracy in %, with our default's answers on both routes. It is taken unless another router is ahead of it at "
+        "20 % by its whole interval; none is worth it where the interval over Round 1 alone reaches zero."
     )
     parts = [
         "# Which router to use on these data",

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gainroute.evaluation.router_names import shown_name
 from gainroute.experiments.pages.text import to_markdown
 from gainroute.experiments.report import Kept, Page
-from gainroute.experiments.scores import OURS, ROUTING_ONLY
+from gainroute.experiments.scores import ROUTING_ONLY
 from gainroute.experiments.study import Study
 from research.bound import read_bound
 from research.claims import claims_of
@@ -21,7 +22,7 @@ __all__ = ["ComparisonPages"]
 
 NOTE = (
     "What is compared, and how, is in [versus_paper.md](versus_paper.md). On this page *expected gain* is the "
-    f"paper's router; *{OURS}* and *{ROUTING_ONLY}* are our default."
+    f"paper's router; *{shown_name(ROUTING_ONLY)}* has the score of our default and the paper's answers."
 )
 
 

@@ -61,6 +61,15 @@ def test_python_in_pages_compiles(page):
         ast.parse(block)
 
 
+def test_a_router_has_one_name_on_every_page():
+    # Decisions and the changelog tell what was done under the names of their time.
+    told = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "decisions"]
+    old = re.compile(
+        r"(?i)analytical (router|score)|expected-gain \((paper|tuned)\)|\|[^|\n`]*\bours \((total|routing only)\)"
+    )
+    assert [page.name for page in told if old.search(page.read_text(encoding="utf-8"))] == []
+
+
 def test_every_page_is_in_the_navigation():
     pages = {p.relative_to(ROOT / "docs").as_posix() for p in PAGES if p.is_relative_to(ROOT / "docs")}
     missing = {page for page in pages if not re.search(rf"(?m)[ :]{re.escape(page)}$", MKDOCS)}

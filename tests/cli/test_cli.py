@@ -412,7 +412,7 @@ def test_compare_says_plainly_who_wins_or_that_none_does(folder: Path, monkeypat
     labels = (rng.random(2000) < np.where(local[0, :, 1] > 0.5, 0.6, 0.02)).astype(int)
     np.savez(folder / "signal.npz", local_posteriors=local, labels=labels, strong_prediction=labels)
     done = run("compare", folder / "signal.npz")
-    assert "expected-gain (paper) beats confidence beyond its interval at" in done.stdout
+    assert "expected gain beats confidence beyond its interval at" in done.stdout
     assert done.stderr == ""
 
 

@@ -10,6 +10,7 @@ import pytest
 from gainroute.errors import MissingExtraError
 from gainroute.evaluation import figures
 from gainroute.evaluation.figure_style import DARK, LIGHT, LOOKS, looks_of
+from gainroute.evaluation.router_names import shown_name
 from gainroute.experiments.scores import ORACLE, ablation_routers, compared_routers, defer_name
 
 RATE = np.linspace(0, 1, 21)
@@ -47,6 +48,14 @@ def test_a_grid_has_a_row_a_regime_and_one_legend() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["expected gain", "random"]
 
 
+def test_a_long_legend_leaves_the_axes_their_size() -> None:
+    few, many = (figures.draw_grid([[figures.rate_panel(lines(*map(str, range(n))), "accuracy")]]) for n in (2, 20))
+    for figure in (few, many):
+        figure.draw_without_rendering()
+    heights = [figure.axes[0].get_window_extent().height for figure in (few, many)]
+    assert heights[1] > 0.8 * heights[0]
+
+
 def test_reliability_and_differences_are_drawn() -> None:
     share = np.array([0.0, 0.4, 0.6])
     diagram = figures.Diagram(np.array([np.nan, 0.5, 0.9]), np.array([np.nan, 0.6, 0.8]), share, 0.1)
@@ -59,7 +68,7 @@ def test_reliability_and_differences_are_drawn() -> None:
 
 def test_no_two_routers_share_line_and_marker_so_that_print_needs_no_colour() -> None:
     names = [*compared_routers(), *ablation_routers(), ORACLE, *map(defer_name, ("0.5", "1", "2", "3"))]
-    assert set(names) <= set(LOOKS)
+    assert {shown_name(name) for name in names} <= set(LOOKS)
     drawn = [(str(look.dash), look.marker) for look, _ in looks_of([*names, "Mine", "Yours"], LIGHT).values()]
     assert len(set(drawn)) == len(drawn)
 

@@ -96,7 +96,7 @@ def test_every_deployable_router_stands_in_the_table_beside_partial_escalation()
         table = bytes_table(summary, str(regime))
         names = [row[0] for row in table.rows]
         assert names[-1] == PARTIAL
-        assert {"expected gain", "ours (total)", "confidence", "learned gain", "defer α=1"} <= set(names)
+        assert {"expected gain", "our default", "confidence", "learned gain", "defer α=1"} <= set(names)
         assert not {"oracle", "random"} & set(names)
         assert [cell.partition(" ")[0] for cell in table.header[1:]] == ["131", "182", "285", "387", "490"]
         mean = np.mean([curves[seed][regime][20] for seed in (0, 1)])

@@ -18,6 +18,7 @@ from gainroute.evaluation.figures import encode
 from gainroute.experiments import figures, measures, partial_curves, summary
 from gainroute.experiments.records import save_record
 from gainroute.experiments.report import build_report
+from gainroute.experiments.study import study_of
 from gainroute.routing.types import FloatArray
 
 
@@ -55,6 +56,32 @@ def test_a_page_with_every_table_and_no_broken_picture(folder: Path) -> None:
     assert "[synthetic](synthetic.md)" in readme
     stated = json.loads((folder / "out/synthetic.json").read_bytes())
     assert len(stated["partial"]["3"]["curve"]["mean"]) == 101
+
+
+def test_a_router_has_one_name_on_every_page_and_json_keeps_its_keys(folder: Path) -> None:
+    for page in (folder / "out").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"\bours\b|analytical|expected-gain", text), page
+        assert "our default" in text
+    routers = json.loads((folder / "out/synthetic.json").read_bytes())["regimes"]["0"]["routers"]
+    assert {"ours (total)", "ours (routing only)", "expected gain"} <= set(routers)
+
+
+def test_charts_that_show_confidence_show_calibrated_confidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {}
+
+    def keep(figure: Any, kind: str) -> bytes:
+        drawn[id(figure)] = figure
+        return kind.encode()
+
+    monkeypatch.setattr(figures, "encode", keep)
+    study = study_of([synthetic_record(0)])
+    figures.draw_figures(study, summary.summarise(study, replicates=10) | {"partial": {}}, [])
+    legends = [{text.get_text() for text in figure.legends[0].get_texts()} for figure in drawn.values()]
+    shown = [names for names in legends if "confidence" in names]
+    assert len(shown) == 4
+    assert all("calibrated confidence" in names for names in shown)
+    assert not any("ours" in name for names in legends for name in names)
 
 
 @pytest.fixture

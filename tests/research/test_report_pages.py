@@ -50,8 +50,8 @@ def test_the_comparison_with_the_paper_is_in_the_json_and_on_the_pages(folder: P
         assert set(row["by_seed"]) == {"0", "1"}
     for page in ("versus_paper.md", "synthetic.md"):
         text = (folder / "out" / page).read_text(encoding="utf-8")
-        assert "total, seeds 0, 1" in text
-        assert "bound, total" in text
+        assert "difference, seeds 0, 1" in text
+        assert "| our default | bound |" in text
     readme = (folder / "out/README.md").read_text(encoding="utf-8")
     assert "(versus_paper.md)" in readme
     assert "(which_router.md)" in readme

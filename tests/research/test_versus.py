@@ -180,7 +180,7 @@ def test_the_page_says_whether_the_aim_was_reached_and_shows_every_seed(summary:
     assert json.loads(json.dumps(summary)) == summary
     page = versus_page({"synthetic": summary})
     assert "| synthetic, clean |" in page
-    assert "total, seeds 0, 1" in page
+    assert "difference, seeds 0, 1" in page
     assert "No bound is stated" in page
     row = summary["versus_paper"][1]
     aims = next(line for line in page.splitlines() if line.startswith("| synthetic, clean |"))
@@ -213,7 +213,7 @@ def test_ours_is_advised_unless_another_is_ahead_by_its_whole_interval() -> None
     assert guide.advice(told({}), "0")[0] == OURS
     assert guide.advice(told({"learned gain": {"minus_ours": (-0.001, 0.05)}}), "0")[0] == OURS
     chosen, why = guide.advice(told({"learned gain": {"minus_ours": (0.01, 0.03)}}), "0")
-    assert (chosen, "over ours" in why) == ("learned gain", True)
+    assert (chosen, "over our default" in why) == ("learned gain", True)
     assert guide.advice(told({ORACLE: {"minus_ours": (0.1, 0.2)}}), "0")[0] == OURS, "no router can be the oracle"
 
 

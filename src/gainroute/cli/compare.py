@@ -12,6 +12,7 @@ from gainroute.cli._command import notes
 from gainroute.cli._loading import read_data
 from gainroute.cli._output import budget_text, print_json, print_table, table
 from gainroute.evaluation.compare import ORACLE, REFERENCE, Comparison, candidates, compare_routers, load_router
+from gainroute.evaluation.router_names import shown_name
 
 __all__ = ["compare"]
 
@@ -102,13 +103,13 @@ def _print(made: Comparison) -> None:
     unit = "Accuracy in %" if accuracy else "Mean utility"
     main = table("router", *(f"at {b}" for b in at), "share of oracle")
     for row in made.rows:
-        main.add_row(row.name, *(value(float(v)) for v in row.value), f"{100 * row.oracle_share:.0f} %")
+        main.add_row(shown_name(row.name), *(value(float(v)) for v in row.value), f"{100 * row.oracle_share:.0f} %")
     print_table(main, f"{unit} at equal budgets ({made.samples:,} samples, {made.folds} folds)")
     points = "points of accuracy" if accuracy else "utility"
     against = table("router", *(f"at {b}" for b in at))
     for row in made.rows:
         if row.name not in (REFERENCE, ORACLE):
-            against.add_row(row.name, *(difference(row, i) for i in range(len(at))))
+            against.add_row(shown_name(row.name), *(difference(row, i) for i in range(len(at))))
     print_table(against, f"Difference from confidence in {points} (95 % interval)")
     typer.echo(
         f"Never escalating gives {value(made.weak)}, always {value(made.strong)}. Share of oracle: how much of what a "
@@ -126,7 +127,7 @@ def _verdict(made: Comparison, at: list[str]) -> list[str]:
     for row in made.rows:
         if row.beats_reference:
             where = ", ".join(b for b, low in zip(at, row.low, strict=True) if low > 0)
-            lines.append(f"{row.name} beats confidence beyond its interval at {where}.")
+            lines.append(f"{shown_name(row.name)} beats confidence beyond its interval at {where}.")
     wins = sum(int((row.low > 0).sum()) for row in made.rows if row.beats_reference)
     if wins == 1:  # each interval is right 39 times in 40 on this side, and there are many of them
         comparisons = (len(made.rows) - 2) * len(at)

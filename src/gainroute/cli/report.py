@@ -23,9 +23,9 @@ OVERVIEW = {  # the columns of the overview that a terminal has room for, and th
     "test part": "accuracy in %",
     "seeds": "seeds",
     "weak route": "weak",
-    "expected gain at 20 %": "paper at 20 %",
-    "ours at 20 %": "ours at 20 %",
-    "ours against the paper at 20 %": "ours over the paper",
+    "expected gain at 20 %": "expected gain at 20 %",
+    "our default at 20 %": "our default at 20 %",
+    "our default against expected gain at 20 %": "difference",
     "strong route": "strong",
     "oracle share": "oracle share",
 }

@@ -118,9 +118,9 @@ class Comparison:
 def candidates(utility: ArrayLike | None = None) -> dict[str, Candidate]:
     """Routers of the package that need no special training of the parties, by name.
 
-    Routers are compared at equal rates, where the library's default and `ExpectedGainRouter.paper` have the same
-    score (they differ in how τ is found): one row stands for both, and a second one has λ and ε chosen by
-    cross-validation and the reliabilities of rare classes shrunk.
+    All of them keep the answers of both routes as they are, so that only the routing is compared; the default, which
+    also changes the answers, is not among them. The second one has λ and ε chosen by cross-validation and the
+    reliabilities of rare classes shrunk.
     """
     return {
         "expected-gain (paper)": lambda: ExpectedGainRouter.paper(utility=utility),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gainroute.errors import MissingExtraError
+from gainroute.evaluation.router_names import shown_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,8 +54,8 @@ class Look:
 
 LOOKS = {
     "expected gain": Look("blue", "-", "o", 2.4),
-    "ours (total)": Look("teal", "-", "s", 2.4),
-    "ours (routing only)": Look("teal", (0, (3, 1.5)), "p"),
+    "our default": Look("teal", "-", "s", 2.4),
+    "our default (routing only)": Look("teal", (0, (3, 1.5)), "p"),
     "partial escalation": Look("amber", (0, (5, 1.5)), "*", 1.9, 1.3),
     "calibrated confidence": Look("sky", (0, (6, 2)), "s"),
     "confidence": Look("vermilion", (0, (4, 2)), "^"),
@@ -75,10 +76,10 @@ STRANGERS = (Look("amber", (0, (8, 2)), "X", 1.9), Look("purple", (0, (8, 2, 2, 
 
 def looks_of(names: Sequence[str], theme: Theme) -> dict[str, tuple[Look, str]]:
     """Look and colour of each router; those from outside the package get theirs in the order they appear."""
-    strangers = [name for name in names if name not in LOOKS]
+    strangers = [name for name in names if shown_name(name) not in LOOKS]
     found = {}
     for name in names:
-        look = LOOKS[name] if name in LOOKS else STRANGERS[strangers.index(name) % len(STRANGERS)]
+        look = LOOKS.get(shown_name(name)) or STRANGERS[strangers.index(name) % len(STRANGERS)]
         found[name] = look, theme.ink if look.colour == "ink" else theme.colours[look.colour]
     return found
 

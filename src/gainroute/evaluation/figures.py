@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gainroute.evaluation.figure_style import DARK, LIGHT, Theme, drawing, looks_of
+from gainroute.evaluation.router_names import shown_name
 from gainroute.routing.types import FloatArray
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def draw_differences(
                 at = np.arange(len(labels)) + (i - (len(groups) - 1) / 2) * step
                 axes.errorbar(
                     at, value, yerr=np.abs(np.stack([value - low, high - value])), fmt=look.marker or "o",
-                    color=colour, markersize=5.5, linewidth=1.4, capsize=2.5, label=name,
+                    color=colour, markersize=5.5, linewidth=1.4, capsize=2.5, label=shown_name(name),
                     markeredgecolor=theme.paper, markeredgewidth=0.6,
                 )  # fmt: skip
             for edge in np.arange(len(labels) - 1) + 0.5:
@@ -211,7 +212,7 @@ def _fill(axes: Any, panel: Panel, theme: Theme, *, crowded: bool = False) -> No
         axes.plot(
             x, y, color=colour, linestyle=look.dash, linewidth=look.width, marker=look.marker or None,
             markevery=marked, markersize=look.size * (4.4 if crowded else 5.2), markeredgecolor=theme.paper,
-            markeredgewidth=0.5, label=name, zorder=5 - depth * 0.05,
+            markeredgewidth=0.5, label=shown_name(name), zorder=5 - depth * 0.05,
         )  # fmt: skip
     if panel.ends is not None and panel.lines:
         _mark_ends(axes, panel, theme, scale, crowded=crowded)
@@ -279,6 +280,7 @@ def _legend_below(figure: Any, handles: list[Any], names: list[str]) -> None:
     fitting = int(figure.get_figwidth() / (0.075 * max(map(len, names), default=1) + 0.75))
     columns = min(len(names), max(1, fitting))
     rows = -(-len(names) // max(columns, 1))
+    figure.set_figheight(figure.get_figheight() + 0.19 * max(rows - 2, 0))  # a long legend leaves the axes their size
     figure.legend(
         handles, names, loc="outside lower center", ncols=-(-len(names) // max(rows, 1)), handlelength=3.2,
         columnspacing=1.6,

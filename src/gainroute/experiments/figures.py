@@ -21,14 +21,14 @@ from gainroute.evaluation.figures import (
 from gainroute.experiments.measures import CALIBRATORS, mean_std
 from gainroute.experiments.pages.text import regime_title
 from gainroute.experiments.partial_curves import PARTIAL
-from gainroute.experiments.scores import ABLATION, ANALYTICAL, ORACLE, OURS, REFERENCE, ROUTING_ONLY
+from gainroute.experiments.scores import ABLATION, ANALYTICAL, CALIBRATED, ORACLE, OURS, REFERENCE, ROUTING_ONLY
 from gainroute.experiments.study import Study
 
 __all__ = ["diagrams_of", "draw_figures", "lines_of"]
 
 MEASURES = {"accuracy": "accuracy", "EP": "precision", "NE": "neutral"}
-COMPARED = (ANALYTICAL, OURS, "calibrated confidence", "learned gain", REFERENCE, "random", ORACLE)
-GUIDED = (OURS, ANALYTICAL, "calibrated confidence", "learned gain", REFERENCE, ORACLE)
+COMPARED = (ANALYTICAL, OURS, CALIBRATED, "learned gain", REFERENCE, "random", ORACLE)
+GUIDED = (OURS, ANALYTICAL, CALIBRATED, "learned gain", REFERENCE, ORACLE)
 
 
 def lines_of(study: Study, names: Sequence[str], regime: int, measure: str) -> dict[str, Line]:
@@ -77,7 +77,7 @@ def draw_figures(
         figures["defer"] = draw_grid(
             [[rate_panel(lines_of(study, names, r, m), m, title(r)) for m in MEASURES] for r in study.regimes]
         )
-    names = [ANALYTICAL, OURS, ROUTING_ONLY, *strangers, "calibrated confidence", "learned gain", *defer]
+    names = [ANALYTICAL, OURS, ROUTING_ONLY, *strangers, CALIBRATED, "learned gain", *defer]
     figures["reliability"] = draw_reliability({title(r): diagrams_of(study, r) for r in study.regimes})
     deployable = [name for name in (*compared, ROUTING_ONLY, *defer) if name not in (ORACLE, "random")]
     figures["bytes"] = draw_grid([[_bytes_panel(study, deployable, summary, r, title(r)) for r in study.regimes]])

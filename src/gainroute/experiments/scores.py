@@ -45,6 +45,7 @@ __all__ = [
 
 Builder = Callable[[], Router]
 
+# Keys of results; `evaluation.router_names` says how they are shown.
 ANALYTICAL = "expected gain"  # the paper's
 OURS = "ours (total)"
 ROUTING_ONLY = "ours (routing only)"
@@ -60,9 +61,9 @@ class RoutingOnlyRouter(ExpectedGainRouter):
 
 
 def compared_routers() -> dict[str, Builder]:
-    """Every router that is fitted on Round 1 alone, by the name it has in tables and figures.
+    """Every router that is fitted on Round 1 alone, by its key in results.
 
-    The paper's router gets the cross-fitted τ as well as its own; at matched rates they agree. "ours (total)" is
+    The paper's router gets the cross-fitted τ as well as its own; at matched rates they agree. `OURS` is
     whatever `ExpectedGainRouter()` is by default, with its own answers on both routes. The others take the paper's τ,
     which needs one fit instead of twenty-one.
     """

@@ -64,8 +64,8 @@ def demo_page(results: Mapping[str, Any], record: Record, pictures: Pictures) ->
         routers_section(
             results,
             pictures,
-            note=" Learning to defer trains Round 1 models of its own (α chosen on calibration data), so its line may "
-            "start elsewhere.",
+            note=" Defer (learning to defer) trains Round 1 models of its own (α chosen on calibration data); its line "
+            "may start elsewhere.",
             below=html.paragraph(
                 "One seed and a small test set: differences of less than about a point are within chance.", small=True
             ),

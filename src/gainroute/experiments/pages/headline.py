@@ -76,7 +76,7 @@ def against(headline: Mapping[str, Any]) -> str:
     """Say how far confidence is behind, and whether that is within chance."""
     apart = headline["minus_confidence"]
     words = (
-        f"Against plain confidence at that budget: {signed(apart['mean'])} points (95 % interval "
+        f"Against confidence at that budget: {signed(apart['mean'])} points (95 % interval "
         f"{signed(apart['low'])} to {signed(apart['high'])})"
     )
     if apart["high"] < 0:
@@ -120,8 +120,8 @@ def print_summary(results: Mapping[str, Any], console: Console, *, title: str, a
     line(about, "dim")
     accuracy = replace(tables.accuracy_table(results, "0"), caption="")
     shown(accuracy, "Accuracy in % by router and budget (share escalated)")
-    line("* the best router at that budget. The oracle knows the labels: no router can.", "dim")
-    shown(tables.budget_table(results, "0", OURS), "What each budget buys with the expected-gain router")
+    line("* the best router at that budget. The oracle knows the labels, and bounds the paper's answers only.", "dim")
+    shown(tables.budget_table(results, "0", OURS), "What each budget buys with our default")
     console.print()
     line(sentence(results["headline"]), "bold")
     line(against(results["headline"]))

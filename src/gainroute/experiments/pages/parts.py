@@ -92,7 +92,7 @@ def route_cards(results: Mapping[str, Any]) -> str:
     return html.cards(
         [
             card("Weak route", head["weak"], 0.0, "never escalate, our default's pool"),
-            card("Expected-gain router", head["accuracy"], budget, f"escalate {100 * budget:g} %", main=True),
+            card("Our default", head["accuracy"], budget, f"escalate {100 * budget:g} %", main=True),
             card("Strong route", head["strong"], 1.0, "always escalate"),
         ]
     )

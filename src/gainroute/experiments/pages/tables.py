@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gainroute.evaluation.router_names import shown_name
 from gainroute.experiments.pages.text import Summary, Table, best_of, interval_at, percent, regime_title, spread
 from gainroute.experiments.scores import ABLATION, ANALYTICAL, ORACLE, OURS, REFERENCE
 
@@ -35,7 +36,8 @@ def accuracy_table(summary: Summary, regime: str, names: Sequence[str] | None = 
     seeds = len(summary["seeds"])
     marked = best_of(values, [name == ORACLE or len(routers[name]["seeds"]) < seeds for name in shown])
     rows = tuple(
-        (name, *(spread(routers[name]["accuracy"], i, len(routers[name]["seeds"])) for i in rates)) for name in shown
+        (shown_name(name), *(spread(routers[name]["accuracy"], i, len(routers[name]["seeds"])) for i in rates))
+        for name in shown
     )
     return Table(
         ("budget", *_rate_names(summary, rates)),
@@ -88,7 +90,7 @@ def difference_table(summary: Summary, regime: str, budgets: Sequence[float] = (
     for name, router in routers.items():
         if name in ABLATION[1:3]:  # in the ablation table
             continue
-        row = [name]
+        row = [shown_name(name)]
         for i in rates:
             row.append(spread(router["accuracy"], i, len(router["seeds"])))
             apart = router["minus_confidence"]
@@ -103,18 +105,18 @@ def difference_table(summary: Summary, regime: str, budgets: Sequence[float] = (
 
 
 def analytical_table(summary: Summary, regime: str) -> Table:
-    """Every router minus the expected-gain router, paired, at each budget between the endpoints."""
+    """Every router minus expected gain, paired, at each budget between the endpoints."""
     routers = summary["regimes"][regime]["routers"]
     rates = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
     rows = []
     for name, router in routers.items():
         if name not in (ANALYTICAL, ORACLE, "random"):
             apart = router["minus_analytical"]
-            rows.append((name, *(interval_at(apart, i) for i in rates)))
+            rows.append((shown_name(name), *(interval_at(apart, i) for i in rates)))
     return Table(
-        ("minus the expected gain, at", *_rate_names(summary, rates)),
+        ("minus expected gain, at", *_rate_names(summary, rates)),
         tuple(rows),
-        "Points of accuracy, paired, with 95 % intervals: below zero, the expected-gain router is ahead.",
+        "Points of accuracy, paired, with 95 % intervals: below zero, expected gain is ahead.",
     )
 
 
@@ -144,18 +146,19 @@ def overview_table(summaries: Mapping[str, Summary]) -> Table:
     return Table(
         (
             "test part", "seeds", "weak route", "expected gain at 20 %", "strong route", "against confidence at 20 %",
-            "ours at 20 %", "ours against the paper at 20 %", "peak", "oracle share", "worth escalating",
+            "our default at 20 %", "our default against expected gain at 20 %", "peak", "oracle share",
+            "worth escalating",
         ),
         tuple(rows),
         "Accuracy in %, mean ± standard deviation over seeds. Differences in points, paired, with 95 % intervals. "
-        "Expected gain is the paper's router; ours is the default, with its own answers on both routes. Peak: the best "
-        "mean accuracy of the paper's router at any rate, read off the test part. Worth "
-        "escalating: the share of samples whose error the strong route corrects, where the oracle saturates.",
+        "Expected gain is the paper's router; our default has its own answers on both routes. Peak: the best mean "
+        "accuracy of expected gain at any rate, read off the test part. Worth escalating: the share of samples whose "
+        "error the strong route corrects, where the oracle saturates.",
     )  # fmt: skip
 
 
 def defer_table(summary: Summary, regime: str) -> Table:
-    """The paper's table: Acc., EP and NE of the analytical router and of learning to defer at each α."""
+    """The paper's table: Acc., EP and NE of expected gain and of defer at each α."""
     routers = summary["regimes"][regime]["routers"]
     names = [name for name in routers if name == ANALYTICAL or name.startswith("defer")]
     rates = [i for i, rate in enumerate(summary["rates"]) if rate != 0.1]
@@ -173,7 +176,7 @@ def defer_table(summary: Summary, regime: str) -> Table:
         ("router", "", *_rate_names(summary, rates)),
         tuple(rows),
         "In %. Bold is best at that budget (higher for Acc. and EP, lower for NE), before rounding differences of 0.1. "
-        "Learning to defer has a Round 1 of its own.",
+        "Defer is learning to defer, which has a Round 1 of its own.",
         best=tuple(best),
     )
 
@@ -193,7 +196,7 @@ def ablation_table(summary: Summary, regime: str) -> Table:
     return Table(
         ("calibration", *_rate_names(summary, rates), "oracle share"),
         tuple(rows),
-        "Accuracy in % of the expected-gain score by calibrator.",
+        "Accuracy in % of expected gain by calibrator.",
         main=(words[ANALYTICAL],),
         best=tuple((False, *row, False) for row in best_of(values, [False] * len(values))),
     )
@@ -227,7 +230,7 @@ def deployed_table(summary: Summary, names: Sequence[str] = (ANALYTICAL, OURS, R
                 rows.append(
                     (
                         regime_title(regime, summary),
-                        *([name] if several else []),
+                        *([shown_name(name)] if several else []),
                         point["rule"],
                         f"{100 * point['budget']:g} %",
                         percent(point["rate"]["mean"]) + _std(point["rate"]["std"], 100, 1) + " %",
@@ -247,7 +250,9 @@ def bytes_table(summary: Mapping[str, Any], regime: str) -> Table:
     if summary.get("partial"):
         stated["partial escalation"], counts["partial escalation"] = summary["partial"][regime]["accuracy"], seeds
     at = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
-    rows = tuple((name, *(spread(accuracy, i, counts[name]) for i in at)) for name, accuracy in stated.items())
+    rows = tuple(
+        (shown_name(name), *(spread(accuracy, i, counts[name]) for i in at)) for name, accuracy in stated.items()
+    )
     header = ("router", *(f"{summary['bytes'][i]:,.0f} bytes ({100 * summary['rates'][i]:g} %)" for i in at))
     values = [[accuracy["mean"][i] for i in at] for accuracy in stated.values()]
     marked = best_of(values, [counts[name] < seeds for name in stated])

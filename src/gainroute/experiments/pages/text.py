@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gainroute.evaluation.router_names import shown_name
 from gainroute.experiments.scores import ORACLE, OURS
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     caption: str = ""
-    main: tuple[str, ...] = (OURS,)
+    main: tuple[str, ...] = (shown_name(OURS),)
     faint: tuple[str, ...] = (ORACLE, "random")
     best: tuple[tuple[bool, ...], ...] | None = None
 
