@@ -8,7 +8,6 @@ import pytest
 
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
 from gainroute.experiments import records
-from gainroute.experiments.quantisation import quantisation_shift
 from gainroute.experiments.records import (
     DeferAnswers,
     Record,
@@ -16,6 +15,7 @@ from gainroute.experiments.records import (
     load_record,
     save_record,
 )
+from gainroute.experiments.runner import quantisation_shift
 from gainroute.routing.types import IntArray
 from gainroute.training.route_answers import overlay
 

@@ -1,12 +1,14 @@
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gainroute._util.progress import LineProgress
 from gainroute.experiments.config import Config, load_config
 from gainroute.experiments.records import Record, load_record
-from gainroute.experiments.runner import main, run, run_cell, summary
+from gainroute.experiments.runner import run, run_cell, summary
 from gainroute.routing.two_round import Party
 from gainroute.training.trained_run import load_fusion, load_parties
 
@@ -80,12 +82,13 @@ def test_a_grid_leaves_the_same_records_again_and_another_seed_is_another_split(
     assert [path.stat().st_mtime_ns for path in paths] == before, "a record that is there is not run again"
 
 
-def test_the_command_line_runs_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_file_runs_and_says_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
         'name = "tiny"\nthreads = 1\n[data]\nsource = "digits"\n[local]\nepochs = 1\n[vfl]\nepochs = 1\nwidth = 2\n'
         "latent = 8\n[masked]\nepochs = 1\n[defer]\nalphas = [1]\n"
     )
     (tmp_path / "tiny.toml").write_text(text)
-    main([str(tmp_path / "tiny.toml"), "--work-dir", str(tmp_path / "w"), "--records-dir", str(tmp_path / "r")])
+    config, progress = load_config(tmp_path / "tiny.toml"), LineProgress(sys.stderr)
+    run(config, [0], records_dir=tmp_path / "r", work_dir=tmp_path / "w", progress=progress)
     assert "vfl 1/1 loss" in capsys.readouterr().err
     assert (tmp_path / "r" / "tiny" / "seed0.npz").is_file()

@@ -5,37 +5,33 @@ from __future__ import annotations
 import dis
 import hashlib
 import importlib.util
-import io
 import json
 import sys
 import sysconfig
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gainroute._util.files import write_bytes
+from gainroute._util.files import write_npz
 from gainroute._util.hashing import hash_named_files
+from gainroute.errors import DataError
+from gainroute.io.tables import read_table
 
 __all__ = ["Arrays", "Cache", "source_hash"]
 
-T = TypeVar("T")
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Cache:
     """Arrays and numbers by the hash of what they were made from; a damaged entry is made again.
 
-    Parameters
-    ----------
-    folder
-        Where entries are kept; None keeps nothing.
+    They are kept in `folder`; None keeps nothing.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -43,49 +39,24 @@ class Cache:
 
     def arrays(self, key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
         """Return the arrays under `key`; `make` computes them if they are not cached."""
-
-        def read(data: bytes) -> Arrays:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
-
-        def write(arrays: Arrays) -> bytes:
-            out = io.BytesIO()
-            named: dict[str, Any] = dict(arrays)
-            np.savez_compressed(out, **named)
-            return out.getvalue()
-
-        return self._cached(key, "npz", make, read, write)
-
-    def numbers(self, key: Sequence[str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the plain numbers under `key`; `make` computes them if they are not cached."""
-
-        def read(data: bytes) -> dict[str, Any]:
-            return dict(json.loads(data))
-
-        return self._cached(key, "json", make, read, lambda value: json.dumps(value).encode())
-
-    def _cached(
-        self,
-        key: Sequence[str],
-        kind: str,
-        make: Callable[[], T],
-        read: Callable[[bytes], T],
-        write: Callable[[T], bytes],
-    ) -> T:
         if self._folder is None:
             return make()
         libraries = (f"{name} {version(name)}" for name in ("numpy", "scipy"))
         name = hashlib.sha256("\0".join((*libraries, *key)).encode()).hexdigest()[:32]
-        path = self._folder / f"{name}.{kind}"
+        path = self._folder / f"{name}.npz"
         if path.is_file():
             try:
-                return read(path.read_bytes())
-            except (ValueError, OSError, EOFError, zipfile.BadZipFile):
+                return read_table(path).columns
+            except DataError:
                 path.unlink(missing_ok=True)
         value = make()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, write(value))
+        write_npz(path, value, compress=True)
         return value
+
+    def numbers(self, key: Sequence[str], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the plain numbers under `key`; `make` computes them if they are not cached."""
+        found = self.arrays(("json", *key), lambda: {"json": np.array(json.dumps(make()))})
+        return dict(json.loads(str(found["json"])))
 
 
 # ---- code as part of a key ----------------------------------------------------------------------

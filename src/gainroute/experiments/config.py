@@ -27,18 +27,11 @@ class NoiseSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """One experiment: a data source, how both routes are trained, and the noise they are tested under.
+    """One experiment: a data source, how both routes are trained, and the noise they are tested under."""
 
-    Attributes
-    ----------
-    name
-        Records and work folders carry it.
-    threads
-        Threads torch computes with; 0 leaves that to torch. Sums taken in another order round differently,
-        so the same result bit by bit needs the same number.
-    """
-
-    name: str
+    name: str  # carried by records and work folders
+    # That torch computes with; 0 leaves it to torch. Sums taken in another order round differently, so the same result
+    # bit by bit needs the same number.
     threads: int = 0
     data: DataSettings
     local: LocalSettings

@@ -32,21 +32,9 @@ __all__ = ["print_demo", "run_demo"]
 def run_demo(out_dir: str | Path, *, seed: int = 0, progress: bool = True) -> dict[str, Any]:
     """Train, calibrate and route the digits, and write a report.
 
-    Parameters
-    ----------
-    out_dir
-        Gets ``report.html`` (self-contained), ``tradeoff.png`` and ``results.json``; in ``run`` a folder per party
-        and one for the server, with the calibrated router, ready to serve; and the record, so that a second run
-        trains nothing.
-    seed
-        Seed of the calibration split, of training and of the noise.
-    progress
-        Whether bars are drawn on the standard error stream.
-
-    Returns
-    -------
-    dict
-        What ``results.json`` holds: `gainroute.experiments.summary.summarise`, and a headline; for `print_demo`.
+    `out_dir` gets ``report.html`` (self-contained), ``tradeoff.png`` and ``results.json``; in ``run`` a folder per
+    party and one for the server, with the calibrated router, ready to serve; and the record, so that a second run
+    trains nothing. Returns what ``results.json`` holds, a summary and a headline, for `print_demo`.
     """
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)

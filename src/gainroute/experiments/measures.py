@@ -105,14 +105,9 @@ class Routed:
 def routed(scores: RouterScores, split: RouteAnswers, regime: int) -> Routed:
     """Combine a router's scores with which answers of both routes are right, in the order of the ids."""
     order = np.argsort(split.ids, kind="stable")
-    weak = scores.weak_prediction[regime] == split.labels
-    strong = scores.strong_prediction.get(regime, split.strong_prediction) == split.labels
-    return Routed(
-        scores.score[regime][order],
-        weak[order].astype(np.float64),
-        strong[order].astype(np.float64),
-        scores.thresholds,
-    )
+    answers = scores.weak_prediction[regime], scores.strong_prediction.get(regime, split.strong_prediction)
+    weak, strong = ((answer == split.labels)[order].astype(np.float64) for answer in answers)
+    return Routed(scores.score[regime][order], weak, strong, scores.thresholds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,25 +171,17 @@ def resampled_accuracy(
 
 def deployed(runs: Sequence[Routed], rule: str, budget: float | None) -> tuple[FloatArray, FloatArray]:
     """Actual rates and accuracies, (S,) each, when τ is set on calibration data by a rule."""
-    points = [run.deploy(run.thresholds[rule, budget]) for run in runs]
-    return np.array([rate for rate, _ in points]), np.array([accuracy for _, accuracy in points])
+    rates, accuracies = zip(*(run.deploy(run.thresholds[rule, budget]) for run in runs), strict=True)
+    return np.array(rates), np.array(accuracies)
 
 
 @dataclass(frozen=True, eq=False)
 class CalibrationQuality:
-    """How well calibrated a posterior is on a test part.
-
-    Attributes
-    ----------
-    ece, nll
-        Expected calibration error and negative log-likelihood.
-    confidence, accuracy, share : (bins,)
-        The reliability diagram.
-    """
+    """How well calibrated a posterior is on a test part: ECE, negative log-likelihood and reliability diagram."""
 
     ece: float
     nll: float
-    confidence: FloatArray
+    confidence: FloatArray  # by bin, as `accuracy` and `share`
     accuracy: FloatArray
     share: FloatArray
 
@@ -213,12 +200,6 @@ def calibration_quality(record: Record, name: str, bins: int = 15) -> dict[int, 
     found = {}
     for regime, split in record.regimes().items():
         m = calibrate(pool_mean(split.local_posteriors))
-        diagram = reliability_diagram(m, split.labels, bins)
-        found[regime] = CalibrationQuality(
-            expected_calibration_error(m, split.labels, bins),
-            negative_log_likelihood(m, split.labels),
-            diagram.confidence,
-            diagram.accuracy,
-            diagram.share,
-        )
+        ece, nll = expected_calibration_error(m, split.labels, bins), negative_log_likelihood(m, split.labels)
+        found[regime] = CalibrationQuality(ece, nll, **vars(reliability_diagram(m, split.labels, bins)))
     return found

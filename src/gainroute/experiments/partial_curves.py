@@ -34,27 +34,15 @@ def partial_curves(record: Record, build: Callable[[], ExpectedGainRouter]) -> d
     """Accuracy at an even grid of bytes, from Round 1 alone to everything, by regime, (POINTS,) each.
 
     The subsets' answers are the masked head's; of all parties together, the strong route's. Prices are swept over, so
-    that the bytes are matched as escalation rates are elsewhere.
-
-    Parameters
-    ----------
-    record
-        With predictions on subsets of the parties.
-    build
-        Makes the router whose pooling and calibration are used.
+    that the bytes are matched as escalation rates are elsewhere. Pooling and calibration are those of a router that
+    `build` makes.
     """
-    router = build()
+    router, held = build(), record.calibration
     shared = answers_by_mean(router)
-    dimensions = record.metadata["embedding_dimensions"]
-    each = [float(VALUE_BYTES * d) for d in dimensions]
-    held = record.calibration
-    partial = PartialEscalation(sum(each), router).fit(
-        held.local_posteriors,
-        held.labels,
-        _answers(held),
-        each,
-        weak_prediction=held.weak_prediction if shared else None,
-    )
+    each = [float(VALUE_BYTES * d) for d in record.metadata["embedding_dimensions"]]
+    weak = held.weak_prediction if shared else None
+    partial = PartialEscalation(sum(each), router)
+    partial.fit(held.local_posteriors, held.labels, _answers(held), each, weak_prediction=weak)
     found = {}
     for regime, split in record.regimes().items():
         decision = partial.route(split.local_posteriors, weak_prediction=split.weak_prediction if shared else None)
@@ -89,14 +77,7 @@ def load_partial_curves(
 ) -> dict[int, dict[int, FloatArray]]:
     """`partial_curves` of our default by seed, from the cache where it holds them; {} for records without subsets.
 
-    Parameters
-    ----------
-    study
-        Of `load_study`.
-    cache
-        Where curves are looked up and kept.
-    say
-        Called with a few words before each computation.
+    `say` is called with a few words before each computation.
     """
     found = {}
     for record in study.records:
@@ -117,12 +98,7 @@ def load_partial_curves(
 def partial_summary(curves: Mapping[int, Mapping[int, FloatArray]], rates: list[float]) -> dict[str, Any]:
     """Sum up curves by seed and regime: by regime, accuracy at the bytes of each escalation rate, and the mean curve.
 
-    Parameters
-    ----------
-    curves
-        Of `partial_curves`, by seed.
-    rates
-        Escalation rates. Round 2 of a share r of the samples costs r of all its bytes, which is where a curve is read.
+    Round 2 of a share r of the samples costs r of all its bytes, which is where a curve is read.
     """
     grid = np.linspace(0, 1, POINTS)
     found = {}

@@ -8,7 +8,6 @@ enough, and loading puts them over the clean test part.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gainroute._util.files import write_bytes
+from gainroute._util.files import write_npz
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
 from gainroute.io.tables import read_table
 from gainroute.routing.types import IntArray
@@ -34,33 +33,17 @@ _SCORE = 32767.0
 
 @dataclass(frozen=True)
 class Record:
-    """One data set, one seed: the answers of both routes.
-
-    Attributes
-    ----------
-    dataset, seed
-        Which cell.
-    calibration, test
-        Both routes on the calibration part and the clean test part.
-    noisy
-        By the number of noisy classes, both routes on the whole test part with those classes degraded.
-    noisy_classes
-        By the same number, which classes these are.
-    class_names, party_names
-        In the order of labels and parties.
-    metadata
-        Config, versions, split hash, embedding dimensions, timings.
-    """
+    """One data set, one seed: the answers of both routes."""
 
     dataset: str
     seed: int
     calibration: RouteAnswers
-    test: RouteAnswers
-    noisy: Mapping[int, RouteAnswers]
-    noisy_classes: Mapping[int, tuple[int, ...]]
-    class_names: tuple[str, ...]
+    test: RouteAnswers  # clean
+    noisy: Mapping[int, RouteAnswers]  # by number of noisy classes: the whole test part with those degraded
+    noisy_classes: Mapping[int, tuple[int, ...]]  # by the same number, which classes these are
+    class_names: tuple[str, ...]  # in the order of labels
     party_names: tuple[str, ...]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # config, versions, split hash, embedding sizes, timings
 
     def regimes(self) -> dict[int, RouteAnswers]:
         """The test part under every regime, 0 being the clean one."""
@@ -93,7 +76,6 @@ def _small(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
 
 
 def _pack(split: RouteAnswers, prefix: str, bits: int, classes: int) -> dict[str, npt.NDArray[Any]]:
-    scores = [outcome.score for outcome in split.defer.values()]
     arrays = {
         "ids": split.ids,
         "labels": _small(split.labels, classes),
@@ -104,8 +86,8 @@ def _pack(split: RouteAnswers, prefix: str, bits: int, classes: int) -> dict[str
     }
     if split.subset_predictions:
         arrays["subsets"] = _small(np.stack(list(split.subset_predictions.values())), classes)
-    if scores:
-        stacked = np.stack(scores)
+    if split.defer:
+        stacked = np.stack([o.score for o in split.defer.values()])
         arrays["defer_score"] = stacked if bits == 32 else np.rint(stacked * _SCORE).astype(np.int16)
         arrays["defer_prediction"] = _small(np.stack([o.prediction for o in split.defer.values()]), classes)
         arrays["defer_canonical"] = np.packbits(np.stack([o.escalate_canonical for o in split.defer.values()]), axis=1)
@@ -114,42 +96,23 @@ def _pack(split: RouteAnswers, prefix: str, bits: int, classes: int) -> dict[str
 
 def _unpack(arrays: Mapping[str, npt.NDArray[Any]], prefix: str, meta: Mapping[str, Any]) -> RouteAnswers:
     bits = meta["bits"]
-    labels = arrays[f"{prefix}.labels"].astype(np.int64)
+    held = {name.removeprefix(f"{prefix}."): array for name, array in arrays.items() if name.startswith(f"{prefix}.")}
+    labels, weak, strong = (held[k].astype(np.int64) for k in ("labels", "weak_prediction", "strong_prediction"))
+    subsets = {tuple(parties): held["subsets"][i].astype(np.int64) for i, parties in enumerate(meta["subsets"])}
     defer = {}
-    for index, alpha in enumerate(meta["alphas"]):
-        score = arrays[f"{prefix}.defer_score"][index]
+    for i, alpha in enumerate(meta["alphas"]):
+        score = held["defer_score"][i]
         defer[alpha] = DeferAnswers(
             (score if bits == 32 else score / _SCORE).astype(np.float32),
-            arrays[f"{prefix}.defer_prediction"][index].astype(np.int64),
-            np.unpackbits(arrays[f"{prefix}.defer_canonical"][index], count=len(labels)).astype(bool),
+            held["defer_prediction"][i].astype(np.int64),
+            np.unpackbits(held["defer_canonical"][i], count=len(labels)).astype(bool),
         )
-    return RouteAnswers(
-        arrays[f"{prefix}.ids"],
-        labels,
-        _decode(arrays[f"{prefix}.local"], bits),
-        _decode(arrays[f"{prefix}.strong"], bits),
-        arrays[f"{prefix}.weak_prediction"].astype(np.int64),
-        arrays[f"{prefix}.strong_prediction"].astype(np.int64),
-        {
-            tuple(parties): arrays[f"{prefix}.subsets"][index].astype(np.int64)
-            for index, parties in enumerate(meta["subsets"])
-        },
-        defer,
-    )
+    local, posterior = _decode(held["local"], bits), _decode(held["strong"], bits)
+    return RouteAnswers(held["ids"], labels, local, posterior, weak, strong, subsets, defer)
 
 
 def save_record(record: Record, path: str | os.PathLike[str], *, bits: int | None = None) -> None:
-    """Write a record, atomically.
-
-    Parameters
-    ----------
-    record
-        The record.
-    path
-        Where to write; the folder is created.
-    bits
-        Bits of a log posterior: 16, 8, or 32 for plain float32. Default: by the number of classes.
-    """
+    """Write a record, atomically; a log posterior takes 16 or 8 `bits`, by the number of classes, or 32 for float32."""
     classes = len(record.class_names)
     bits = bits if bits is not None else (8 if classes >= 100 else 16)
     if bits not in (8, 16, 32):
@@ -171,22 +134,12 @@ def save_record(record: Record, path: str | os.PathLike[str], *, bits: int | Non
         "noisy_classes": {str(count): list(chosen) for count, chosen in record.noisy_classes.items()},
         "metadata": dict(record.metadata),
     }
-    buffer = io.BytesIO()
     body = np.frombuffer(json.dumps(meta, sort_keys=True).encode(), np.uint8)
-    # numpy's stubs take the keyword arguments for its own switches.
-    np.savez_compressed(buffer, metadata=body, **arrays)  # type: ignore[arg-type]
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, buffer.getvalue())
+    write_npz(path, {"metadata": body, **arrays}, compress=True)
 
 
 def load_record(path: str | os.PathLike[str]) -> Record:
-    """Read a record. Nothing in it can run code: pickled arrays are refused.
-
-    Parameters
-    ----------
-    path
-        A file `save_record` wrote.
-    """
+    """Read a record that `save_record` wrote. Nothing in it can run code: pickled arrays are refused."""
     if not Path(path).exists():
         raise NotAnArtifactError(f"{path} does not exist; name a record that `save_record` wrote")
     try:
@@ -205,17 +158,9 @@ def load_record(path: str | os.PathLike[str]) -> Record:
         for count, classes in chosen.items():
             rows = _touched(test.labels, classes)
             noisy[count] = overlay(test, rows, touched.take(np.isin(touched.labels, classes)))
-    return Record(
-        meta["dataset"],
-        meta["seed"],
-        _unpack(arrays, "calibration", meta),
-        test,
-        noisy,
-        chosen,
-        tuple(meta["class_names"]),
-        tuple(meta["party_names"]),
-        meta["metadata"],
-    )
+    names = tuple(meta["class_names"]), tuple(meta["party_names"])
+    calibration = _unpack(arrays, "calibration", meta)
+    return Record(meta["dataset"], meta["seed"], calibration, test, noisy, chosen, *names, meta["metadata"])
 
 
 def _touched(labels: IntArray, classes: Sequence[int]) -> IntArray:

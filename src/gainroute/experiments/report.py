@@ -31,6 +31,21 @@ LEGEND = (
     "mark never and always escalating. The oracle knows which of the paper's answers are wrong: it bounds the routers "
     "that give these answers. Our default answers by itself on both routes, and may exceed it."
 )
+REGIME_TABLES = {
+    "All routers, against confidence": tables.difference_table,
+    "All routers, against expected gain": tables.analytical_table,
+    "All routers at every budget": tables.accuracy_table,
+    "Expected gain and defer": tables.defer_table,
+    "What each budget buys, and its bytes": tables.budget_table,
+    "Every deployable router for the same bytes": tables.bytes_table,
+    "Ablation of the calibrator": tables.ablation_table,
+}
+PICTURES = {
+    "Against confidence": "differences",
+    "Defer": "defer",
+    "Accuracy for bytes": "bytes",
+    "Ablation": "ablation",
+}
 Summary = Mapping[str, Any]
 Kept = Callable[[Callable[[Study], dict[str, Any]]], dict[str, Any]]
 
@@ -80,12 +95,8 @@ def build_report(
         pages of `extra`.
     routers
         Routers from outside the package, "module:Class", added to every table with paired differences.
-    extra
-        Further numbers and pages.
     cache_dir
         Where fitted scores, numbers and figures are kept, by the content of record, settings and code; None keeps none.
-    progress
-        Called with a few words before each step.
 
     Returns
     -------
@@ -165,30 +176,10 @@ def _markdown(
     ]
     for regime in summary["regimes"]:
         title = regime_title(regime, summary)
-        parts += [
-            f"## {title[0].upper()}{title[1:]}",
-            "### All routers, against confidence",
-            to_markdown(tables.difference_table(summary, regime)),
-            "### All routers, against expected gain",
-            to_markdown(tables.analytical_table(summary, regime)),
-            "### All routers at every budget",
-            to_markdown(tables.accuracy_table(summary, regime)),
-            "### Expected gain and defer",
-            to_markdown(tables.defer_table(summary, regime)),
-            "### What each budget buys, and its bytes",
-            to_markdown(tables.budget_table(summary, regime)),
-            "### Every deployable router for the same bytes",
-            to_markdown(tables.bytes_table(summary, regime)),
-            "### Ablation of the calibrator",
-            to_markdown(tables.ablation_table(summary, regime)),
-        ]
-    pictures = {
-        "Against confidence": "differences",
-        "Defer": "defer",
-        "Accuracy for bytes": "bytes",
-        "Ablation": "ablation",
-    }
-    for title, file in pictures.items():
+        parts.append(f"## {title[0].upper()}{title[1:]}")
+        for heading, table in REGIME_TABLES.items():
+            parts += [f"### {heading}", to_markdown(table(summary, regime))]
+    for title, file in PICTURES.items():
         if file in drawn:
             parts += [f"## {title}", f"![{title}]({name}/{file}.png)"]
     parts += [

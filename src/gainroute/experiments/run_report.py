@@ -34,17 +34,7 @@ __all__ = ["evaluate_run", "report_run"]
 def report_run(trained: TrainedRun, progress: Progress | None = None) -> dict[str, Any]:
     """Evaluate all routers on the answers of a run, and write ``record.npz``, ``report.html`` and ``results.json``.
 
-    Parameters
-    ----------
-    trained
-        The run, with its answers on the calibration and test parts.
-    progress
-        Where progress is reported.
-
-    Returns
-    -------
-    dict
-        What ``results.json`` holds: `gainroute.experiments.study.summarise`, a headline, and the router as deployed.
+    Returns what ``results.json`` holds: `gainroute.experiments.summary.summarise`, a headline, the deployed router.
     """
     began, progress = time.perf_counter(), progress or Progress()
     progress.start("routing and drawing", 3)
@@ -59,7 +49,7 @@ def report_run(trained: TrainedRun, progress: Progress | None = None) -> dict[st
     results["bytes"] = [communication_cost(classes, dimensions, at, codec=codec) for at in results["rates"]]
     rate, accuracy = _routed_by(router, trained.test).deploy(router.threshold_)
     results["headline"] = headline_of(results, budget, (rate, accuracy))
-    results["deployed"] = {"budget": budget, "threshold": router.threshold_, "rate": rate, "accuracy": accuracy}
+    results["deployed"] = _as_deployed(router, rate, accuracy)
     results |= {"codec": codec, "version": __version__, "files": ["report.html", "results.json", "record.npz"]}
     progress.advance()
     results["seconds"] = {"training": round(sum(record.metadata["seconds"].values()), 1)}
@@ -79,16 +69,9 @@ def evaluate_run(
     label_column: str = "label",
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Apply a run to new data: both routes, the router as deployed, and what other budgets would have given.
+    """Apply a run, a folder that `gainroute train` wrote, to new data, read as `training.run.answer_views` does.
 
-    Parameters
-    ----------
-    run_dir
-        A folder that `gainroute train` has written.
-    views, labels, id_column, label_column
-        As in `gainroute.training.run.answer_views`.
-    device
-        A torch device.
+    Returns both routes, the router as deployed, and what other budgets would have given.
     """
     opened = open_run(run_dir, device=device)
     router, codec, classes = opened.router, opened.codec, opened.class_names
@@ -96,6 +79,9 @@ def evaluate_run(
         opened.parties, opened.fusion, views, labels, id_column=id_column, label_column=label_column, codec=codec
     )
     run, dimensions = _routed_by(router, answers), [party.dimension for party in opened.parties]
+
+    def payload(rate: float) -> float:
+        return communication_cost(len(classes), dimensions, rate, codec=codec)
 
     at = measures_at([run], RATES)
     others = _baselines(RunFolder(run_dir), answers)
@@ -105,10 +91,8 @@ def evaluate_run(
         budgets.append(
             {
                 "budget": rate,
-                "accuracy": float(at.accuracy[0, i]),
-                "precision": float(at.precision[0, i]),
-                "neutral": float(at.neutral[0, i]),
-                "bytes": communication_cost(len(classes), dimensions, rate, codec=codec),
+                **{name: float(getattr(at, name)[0, i]) for name in ("accuracy", "precision", "neutral")},
+                "bytes": payload(rate),
                 "rate_given": given,
                 "accuracy_given": accuracy,
                 **{name: None if other is None else float(other[i]) for name, other in others.items()},
@@ -122,15 +106,13 @@ def evaluate_run(
         "codec": codec,
         "weak": float(run.weak_right.mean()),
         "strong": float(run.strong_right.mean()),
-        "deployed": {
-            "budget": router.budget,
-            "threshold": router.threshold_,
-            "rate": rate,
-            "accuracy": accuracy,
-            "bytes": communication_cost(len(classes), dimensions, rate, codec=codec),
-        },
+        "deployed": {**_as_deployed(router, rate, accuracy), "bytes": payload(rate)},
         "budgets": budgets,
     }
+
+
+def _as_deployed(router: Router, rate: float, accuracy: float) -> dict[str, float]:
+    return {"budget": router.budget, "threshold": router.threshold_, "rate": rate, "accuracy": accuracy}
 
 
 def _baselines(run: RunFolder, answers: RouteAnswers) -> dict[str, FloatArray | None]:

@@ -1,29 +1,23 @@
-"""Run experiments: one cell (config × seed) at a time, resumed if interrupted.
-
-::
-
-    python -m gainroute.experiments.runner modelnet40 --seeds 0 1 2 --data-dir DIR --work-dir DIR --records-dir DIR
-"""
+"""Run experiments: one cell (config × seed) at a time, resumed if interrupted."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gainroute._util.progress import LineProgress, Progress
+from gainroute._util.progress import Progress
 from gainroute.errors import SettingError
-from gainroute.experiments.config import Config, load_config
-from gainroute.experiments.quantisation import quantisation_shift
+from gainroute.experiments.config import Config
 from gainroute.experiments.records import Record, load_record, save_record
+from gainroute.routing.routers import ExpectedGainRouter
+from gainroute.routing.types import FloatArray
 from gainroute.training.data.dataset import Part
 from gainroute.training.data.noise import add_noise, noisy_classes
 from gainroute.training.data.registry import load_dataset
@@ -33,7 +27,7 @@ if TYPE_CHECKING:
     from gainroute.training.prepare import Prepared
     from gainroute.training.routes import Routes
 
-__all__ = ["check_records", "main", "run", "run_cell", "summary"]
+__all__ = ["check_records", "quantisation_shift", "run", "run_cell", "summary"]
 
 
 def run_cell(
@@ -46,31 +40,11 @@ def run_cell(
     progress: Progress | None = None,
     run_dir: str | os.PathLike[str] | None = None,
 ) -> Record:
-    """Train both routes for one seed and answer calibration, test and every noisy regime.
+    """Train both routes for one seed and answer calibration, test and every noisy regime; in full precision.
 
-    Parameters
-    ----------
-    config
-        The experiment.
-    seed
-        Of the calibration split, of training and of the noise.
-    data_dir
-        The folder of the data files; the digits need none.
-    work_dir
-        Where checkpoints are kept, in one folder per config and seed; finished stages are loaded from there. None
-        keeps nothing.
-    device
-        A torch device.
-    progress
-        Where progress is reported.
-    run_dir
-        Gets one folder per party and one for the server, which can serve the calibration and test samples. Nothing is
-        written by default.
-
-    Returns
-    -------
-    Record
-        In full precision; `save_record` rounds it.
+    The seed is that of the calibration split, of training and of the noise. Checkpoints are kept under `work_dir`, in
+    one folder per config and seed, and finished stages are loaded from there. `run_dir` gets one folder per party and
+    one for the server, which can serve the calibration and test samples. Without these two nothing is written.
     """
     # torch is imported here and not above: a config and a record are read without it.
     from gainroute.training.checkpoint import CheckpointStore
@@ -88,21 +62,12 @@ def run_cell(
     with threads(config.threads):
         routes = train_routes(prepared.train, config.routes, seed=seed, store=store, progress=progress, device=device)
         began = time.perf_counter()
-        calibration, test, noisy, chosen = _answer(config, seed, prepared, routes, device)
+        answers = _answer(config, seed, prepared, routes, device)
         seconds = store.seconds() | {"answering": time.perf_counter() - began}
     if run_dir is not None:
         write_run(run_dir, routes, prepared)
-    return Record(
-        config.name,
-        seed,
-        calibration,
-        test,
-        noisy,
-        chosen,
-        dataset.class_names,
-        dataset.party_names,
-        describe_training(config.as_dict(), prepared, routes, seconds),
-    )
+    described = describe_training(config.as_dict(), prepared, routes, seconds)
+    return Record(config.name, seed, *answers, dataset.class_names, dataset.party_names, described)
 
 
 def _answer(
@@ -126,17 +91,6 @@ def _answer(
     return calibration, test, noisy, chosen
 
 
-def _state_shift(record: Record, work: Path, path: Path) -> Record:
-    """Save a record in float32 under `work` and rounded at `path`; the latter states the shift between the two."""
-    save_record(record, work / "exact.npz", bits=32)
-    save_record(record, path)
-    shift = quantisation_shift(record, load_record(path))
-    stated = {str(regime): round(points, 3) for regime, points in shift.items()}
-    record = replace(record, metadata={**record.metadata, "quantisation_shift": stated})
-    save_record(record, path)
-    return record
-
-
 def run(
     config: Config,
     seeds: Sequence[int],
@@ -147,30 +101,21 @@ def run(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Run seeds one after the other; a seed whose record exists is not run again.
+    """Run seeds one after the other, and return the paths of their records; one that exists is not run again.
 
-    Parameters
-    ----------
-    config, device, progress, data_dir
-        As in `run_cell`.
-    seeds
-        Which seeds.
-    records_dir
-        Records go to ``<records_dir>/<config name>/seed<seed>.npz``. Delete one to run it again.
-    work_dir
-        For checkpoints, and next to them ``exact.npz``: the record in float32.
-
-    Returns
-    -------
-    list of Path
-        The records, in the order of `seeds`.
+    Records go to ``<records_dir>/<config name>/seed<seed>.npz``, and state what rounding has changed; the record in
+    float32 is kept in the work folder, as ``exact.npz``.
     """
     paths = []
     for seed in seeds:
         path = Path(records_dir) / config.name / f"seed{seed}.npz"
         if not path.is_file():
             record = run_cell(config, seed, data_dir=data_dir, work_dir=work_dir, device=device, progress=progress)
-            _state_shift(record, Path(work_dir) / config.name / f"seed{seed}", path)
+            save_record(record, Path(work_dir) / config.name / f"seed{seed}/exact.npz", bits=32)
+            save_record(record, path)
+            shift = quantisation_shift(record, load_record(path))
+            stated = {str(regime): round(points, 3) for regime, points in shift.items()}
+            save_record(replace(record, metadata={**record.metadata, "quantisation_shift": stated}), path)
         paths.append(path)
     return paths
 
@@ -206,30 +151,41 @@ def summary(record: Record) -> dict[str, list[float]]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line of this module; `gainroute reproduce` is the one for users."""
-    parser = argparse.ArgumentParser(prog="python -m gainroute.experiments.runner", description=__doc__)
-    parser.add_argument("config")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--data-dir")
-    parser.add_argument("--work-dir", required=True)
-    parser.add_argument("--records-dir", required=True)
-    parser.add_argument("--device", default="cpu")
-    chosen = parser.parse_args(arguments)
-    config, progress = load_config(chosen.config), LineProgress(sys.stderr)
-    for seed in chosen.seeds:
-        progress.say(f"{config.name}, seed {seed}")
-        [path] = run(
-            config,
-            [seed],
-            records_dir=chosen.records_dir,
-            data_dir=chosen.data_dir,
-            work_dir=chosen.work_dir,
-            device=chosen.device,
-            progress=progress,
-        )
-        progress.say(f"{path}: {json.dumps(summary(load_record(path)))}")
+# ---- what rounding changes ----------------------------------------------------------------------
 
 
-if __name__ == "__main__":
-    main()
+def _confidence(_record: Record) -> Callable[[RouteAnswers], FloatArray]:
+    return lambda split: np.asarray(-split.local_posteriors.mean(axis=0, dtype=np.float64).max(axis=1))
+
+
+def _expected_gain(record: Record) -> Callable[[RouteAnswers], FloatArray]:
+    held = record.calibration
+    router = ExpectedGainRouter.paper().fit(held.local_posteriors, held.labels, held.strong_prediction)
+    return lambda split: router.route(split.local_posteriors).score
+
+
+def _accuracy_at(split: RouteAnswers, scores: FloatArray, budget: float) -> float:
+    rows = np.argsort(-scores, kind="stable")[: round(budget * len(split))]
+    answer = split.weak_prediction.copy()
+    answer[rows] = split.strong_prediction[rows]
+    return float((answer == split.labels).mean())
+
+
+def quantisation_shift(
+    exact: Record, decoded: Record, budgets: Sequence[float] = (0.1, 0.2, 0.4, 0.6, 0.8)
+) -> dict[int, float]:
+    """The change of accuracy at the budgets, in points, when a float32 record is stored and decoded, by regime.
+
+    It is the largest over budgets, with confidence and with the paper's router, fitted on each record's calibration
+    part.
+    """
+    shifts = dict.fromkeys(exact.regimes(), 0.0)
+    for scorer in (_confidence, _expected_gain):
+        before, after = scorer(exact), scorer(decoded)
+        for regime, first in exact.regimes().items():
+            second = decoded.regimes()[regime]
+            scores = before(first), after(second)
+            for budget in budgets:
+                moved = abs(_accuracy_at(first, scores[0], budget) - _accuracy_at(second, scores[1], budget))
+                shifts[regime] = max(shifts[regime], 100 * moved)
+    return shifts

@@ -88,40 +88,30 @@ def ablation_routers() -> dict[str, Builder]:
 
 @dataclass(frozen=True, eq=False)
 class RouterScores:
-    """A fitted router on one record.
-
-    Attributes
-    ----------
-    score, weak_prediction
-        By regime (0 is the clean one), (N,) each on its test part.
-    thresholds
-        τ as it would be deployed, by rule and budget.
-    strong_prediction
-        By regime, where the router blends the strong answer with Round 1; the record's own elsewhere.
-    """
+    """A fitted router on one record: by regime (0 is the clean one), (N,) each on its test part."""
 
     score: Mapping[int, FloatArray]
     weak_prediction: Mapping[int, IntArray]
-    thresholds: Mapping[tuple[str, float | None], float]
+    thresholds: Mapping[tuple[str, float | None], float]  # τ as it would be deployed, by rule and budget
+    # Where the router blends the strong answer with Round 1; elsewhere it is the record's own.
     strong_prediction: Mapping[int, IntArray] = field(default_factory=dict)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Flatten into arrays by name."""
-        arrays: dict[str, npt.NDArray[Any]] = {f"score.{regime}": value for regime, value in self.score.items()}
-        arrays |= {f"weak.{regime}": value for regime, value in self.weak_prediction.items()}
-        arrays |= {f"strong.{regime}": value for regime, value in self.strong_prediction.items()}
+        parts = {"score": self.score, "weak": self.weak_prediction, "strong": self.strong_prediction}
+        arrays: dict[str, Any] = {f"{name}.{regime}": v for name, part in parts.items() for regime, v in part.items()}
         rules = np.array(json.dumps(list(self.thresholds)))
         return {**arrays, "rules": rules, "thresholds": np.array(list(self.thresholds.values()))}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> RouterScores:
         """Undo `to_arrays`."""
-        rules: list[tuple[str, float | None]] = [(rule, budget) for rule, budget in json.loads(str(arrays["rules"]))]
 
         def part(prefix: str) -> dict[int, Any]:
             return {int(key.partition(".")[2]): value for key, value in arrays.items() if key.startswith(f"{prefix}.")}
 
-        thresholds = dict(zip(rules, arrays["thresholds"].tolist(), strict=True))
+        rules = map(tuple, json.loads(str(arrays["rules"])))
+        thresholds: dict[Any, float] = dict(zip(rules, arrays["thresholds"].tolist(), strict=True))
         return cls(part("score"), part("weak"), thresholds, part("strong"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,24 +44,12 @@ __all__ = ["Study", "load_study", "router_key", "study_of"]
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """All routers on all seeds of one data set.
+    """All routers on all seeds of one data set."""
 
-    Attributes
-    ----------
-    records
-        One per seed.
-    scores
-        By router, by seed. Learning to defer with a cross-fitted expert may lack seeds.
-    quality
-        By calibrator, by seed, by regime.
-    stamps
-        By seed, the hash of the record's file, where the records were read from files.
-    """
-
-    records: tuple[Record, ...]
-    scores: Mapping[str, Mapping[int, RouterScores]]
-    quality: Mapping[str, Mapping[int, Mapping[int, CalibrationQuality]]]
-    stamps: Mapping[int, str] = field(default_factory=dict)
+    records: tuple[Record, ...]  # one per seed
+    scores: Mapping[str, Mapping[int, RouterScores]]  # by router, by seed; a cross-fitted expert may lack seeds
+    quality: Mapping[str, Mapping[int, Mapping[int, CalibrationQuality]]]  # by calibrator, by seed, by regime
+    stamps: Mapping[int, str] = field(default_factory=dict)  # by seed, the hash of the record's file, if it has one
     _runs: dict[tuple[str, int], list[Routed]] = field(default_factory=dict)
     _bands: dict[tuple[str, int], Measures] = field(default_factory=dict)
 
@@ -105,20 +93,10 @@ def study_of(
     stamps: Mapping[int, str] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Study:
-    """Fit every router on every record of one data set.
+    """Fit every router, and further ones by name, on every record of one data set.
 
-    Parameters
-    ----------
-    records
-        Of one data set, one per seed.
-    strangers
-        Further routers by name.
-    cache
-        Where fitted scores are looked up and kept; it needs `stamps`.
-    stamps
-        By seed, the hash of the record's file.
-    say
-        Called with a few words before each fit.
+    Fitted scores are looked up and kept in `cache`, by `stamps`: the hash of each record's file by seed. `say` is
+    called with a few words before each fit.
     """
     datasets = {record.dataset for record in records}
     if len(datasets) != 1:
@@ -192,15 +170,10 @@ class _Fitting:
 
         if not self.stamps:
             return calibration_quality(record, name)
-        kept = self.cache.arrays(
-            ("calibration", self.stamps[record.seed], source_hash(calibration_quality.__module__), name), make
-        )
-
-        def read(regime: int) -> CalibrationQuality:
-            ece, nll, *diagram = (kept[f"{regime}.{k}"] for k in ("ece", "nll", "confidence", "accuracy", "share"))
-            return CalibrationQuality(float(ece), float(nll), *diagram)
-
-        return {regime: read(regime) for regime in record.regimes()}
+        key = ("calibration", self.stamps[record.seed], source_hash(calibration_quality.__module__), name)
+        kept: Mapping[str, Any] = self.cache.arrays(key, make)
+        names = [f.name for f in fields(CalibrationQuality)]
+        return {r: CalibrationQuality(*(kept[f"{r}.{k}"][()] for k in names)) for r in record.regimes()}
 
 
 def _side_by_side(work: Sequence[Callable[[], Any]]) -> list[Any]:
