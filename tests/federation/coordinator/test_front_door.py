@@ -166,7 +166,9 @@ def test_binary_and_json_say_the_same(door):
 
 def test_metadata_health_docs_and_metrics(door):
     assert door("POST", INFER, json={"inputs": [tensor()]}).status_code == 200  # so that there is something to count
-    assert door("GET", "/v2").json()["extensions"] == ["binary_tensor_data"]
+    assert door("GET", "/v2").json()["extensions"] == [
+        "binary_tensor_data", "model_configuration", "statistics", "model_repository",
+    ]  # fmt: skip
     assert door("GET", "/v2/health/live").status_code == door("GET", "/v2/health/ready").status_code == 200
     assert door("GET", "/v2/models/gainroute/ready").json() == {"name": "gainroute", "ready": True}
     model = door("GET", "/v2/models/gainroute").json()
@@ -215,7 +217,8 @@ def test_tokens_are_needed_for_everything_but_health(fed):
     fed = fed.having(tokens={"client": {"shop": hash_token("c"), "old": hash_token("slow one", slow=True)}})
     # fmt: off
     doors = [("POST", INFER), ("GET", "/"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/metrics"),
-             ("GET", "/api/status"), ("GET", "/v2"), ("GET", "/v2/models/gainroute"), ("POST", "/feedback")]
+             ("GET", "/api/status"), ("GET", "/v2"), ("GET", "/v2/models/gainroute"), ("POST", "/feedback"),
+             ("GET", "/v2/models/gainroute/config"), ("GET", "/v2/models/stats"), ("POST", "/v2/repository/index")]
 
     async def work():
         async with running(fed) as up:
@@ -304,6 +307,34 @@ def served(fed):
     thread.join()
 
 
+def stats_of(client, *version):
+    (found,) = client.get_inference_statistics("gainroute", *version)["model_stats"]
+    return found
+
+
+def check_management(client):
+    """Configuration, statistics and repository index of a model that has answered one request of N samples."""
+    version = client.get_model_metadata("gainroute")["versions"][0]
+    config = client.get_model_config("gainroute", version)
+    assert (config["name"], config["max_batch_size"]) == ("gainroute", 0)
+    assert config["input"] == [{"name": "id", "data_type": "TYPE_STRING", "dims": [-1]}]
+    outputs = {tensor["name"]: (tensor["data_type"], tensor["dims"]) for tensor in config["output"]}
+    assert outputs["probabilities"] == ("TYPE_FP32", [-1, K])
+    assert outputs["class"] == ("TYPE_STRING", [-1])
+    assert client.get_model_repository_index() == [
+        {"name": "gainroute", "version": version, "state": "READY", "reason": ""}
+    ]
+    found = stats_of(client, version)
+    assert client.get_inference_statistics()["model_stats"] == [found]
+    assert (found["version"], found["inference_count"], found["execution_count"]) == (version, N, 1)
+    spent = found["inference_stats"]
+    counts = {"success": 1, "fail": 0, "queue": 1, "compute_infer": 1, "cache_hit": 0}
+    assert {name: spent[name]["count"] for name in counts} == counts
+    assert spent["success"]["ns"] >= spent["queue"]["ns"] + spent["compute_infer"]["ns"] > 0
+    assert [(batch["batch_size"], batch["compute_infer"]["count"]) for batch in found["batch_stats"]] == [(N, 1)]
+    assert found["last_inference"] > 1.7e12
+
+
 @pytest.mark.filterwarnings("default")  # what the client's own libraries warn of is not ours
 def test_a_stock_triton_client_with_its_defaults(served, fed):
     http = pytest.importorskip("tritonclient.http")
@@ -324,12 +355,16 @@ def test_a_stock_triton_client_with_its_defaults(served, fed):
         assert result.as_numpy("label").dtype == np.int64
         assert [name.decode() for name in result.as_numpy("class")] == expected.prediction.tolist()
         assert len(result.as_numpy("decision_id")) == N
+        check_management(client)
         text_in = http.InferInput("id", [1], "BYTES")
         text_in.set_data_from_numpy(np.array(["s3"], dtype=np.object_), binary_data=False)
         wanted = http.InferRequestedOutput("label", binary_data=False)
         assert client.infer("gainroute", [text_in], outputs=[wanted]).as_numpy("label").shape == (1,)
         with pytest.raises(Exception, match="there is no model 'x'"):
             client.infer("x", [tensor_in])
+        with pytest.raises(Exception, match="POST /admin/router"):
+            client.load_model("gainroute")
+        assert stats_of(client)["inference_stats"]["fail"]["count"] == 1
     finally:
         client.close()
 
@@ -338,3 +373,17 @@ def test_the_socket_serves_http(served):
     with httpx.Client(base_url=served) as client:
         assert client.get("/v2/health/ready").status_code == 200
         assert client.get("/docs").status_code == 200
+
+
+def test_the_repository_index_leaves_out_what_would_not_answer(fed):
+    async def scenario():
+        async with running(fed) as up:
+            post = up.client.post
+            up.coordinator.batcher.draining = True
+            (listed,) = (await post("/v2/repository/index")).json()
+            assert (listed["state"], "stopping" in listed["reason"]) == ("UNAVAILABLE", True)
+            assert (await post("/v2/repository/index", json={"ready": True})).json() == []
+            assert (await post("/v2/repository/index", json={"raedy": True})).status_code == 400
+            assert (await up.client.get("/v2/models/gainroute/versions/0/config")).status_code == 404
+
+    asyncio.run(scenario())

@@ -20,6 +20,7 @@ from gainroute.federation.coordinator.api.feedback import feedback_routes
 from gainroute.federation.coordinator.api.http import error_response, json_response
 from gainroute.federation.coordinator.api.inference import InferenceMiddleware, inference_routes
 from gainroute.federation.coordinator.api.status import status_routes
+from gainroute.federation.coordinator.api.triton import triton_routes
 from gainroute.federation.coordinator.auth import AuthMiddleware
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.dashboard import dashboard_routes
@@ -67,6 +68,7 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
     )
+    app.include_router(triton_routes(coordinator))
     app.include_router(inference_routes(coordinator))
     app.include_router(feedback_routes(coordinator))
     app.include_router(status_routes(coordinator))

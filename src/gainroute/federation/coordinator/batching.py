@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -54,6 +55,7 @@ class _Pending:
     request_id: str
     answer: asyncio.Future[Outcome]
     start: int = 0
+    since: float = field(default_factory=time.perf_counter)
 
     @property
     def rows(self) -> slice:
@@ -185,6 +187,7 @@ class Batcher:
         ids = batch[0].ids if len(batch) == 1 else [i for pending in batch for i in pending.ids]
         request_ids = _joined(batch)
         self._metrics.batch(len(ids))
+        began = time.perf_counter()
         try:
             try:
                 replies = await ask_first(self._parties, deployment, ids, request_ids, self._rounds.one_seconds)
@@ -205,6 +208,8 @@ class Batcher:
                 outcome = await self._round_two(outcome, decision, request_ids)
                 for pending in escalated:
                     _hand_out(pending, outcome)
+            waited = sum(began - pending.since for pending in batch)
+            self._metrics.executed(len(ids), time.perf_counter() - began, len(batch), waited)
         except Exception as error:  # noqa: BLE001 (clients wait for the answer, and get an error)
             self._fail(batch, error)
         except asyncio.CancelledError:

@@ -15,7 +15,7 @@ from gainroute.federation.coordinator.batching import Batcher
 from gainroute.federation.coordinator.decision_log.store import delete_before, put_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment
-from gainroute.federation.coordinator.errors import CoordinatorError, LogFailedError
+from gainroute.federation.coordinator.errors import CoordinatorError, LogFailedError, NotFoundError
 from gainroute.federation.coordinator.handshake import class_names
 from gainroute.federation.coordinator.metrics import Metrics
 from gainroute.federation.coordinator.monitoring.monitor import Monitor
@@ -177,6 +177,16 @@ class Coordinator:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in column order."""
         return self.classes_of(self.deployment)
+
+    def check_model(self, name: str, version: str | None = None) -> None:
+        """Refuse a request for another model, or for a version that is not in use."""
+        model, used = self.settings.server.model, self.deployment.name
+        if name != model:
+            raise NotFoundError(f"there is no model {name[:60]!r}; this coordinator serves {model!r}")
+        if version is not None and version != used:
+            raise NotFoundError(
+                f"version {version[:60]!r} is not in use; {used!r} is: leave the version out to follow it"
+            )
 
     def classes_of(self, deployment: Deployment) -> tuple[str, ...]:
         """Names of the classes of a deployment, in column order."""

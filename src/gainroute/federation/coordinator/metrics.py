@@ -122,6 +122,10 @@ class Metrics:
         """Count a batch."""
         self._batch.observe(samples)
 
+    def executed(self, samples: int, seconds: float, requests: int, waited: float) -> None:
+        """Count a batch that was answered; see `LiveStatistics.executed`."""
+        self._live.executed(samples, seconds, requests, waited)
+
     def round(self, number: int, asked: Replies) -> None:
         """Count a round."""
         label = str(number)
@@ -137,6 +141,7 @@ class Metrics:
         """Count the answers to a request."""
         self._live.answered(outcome, sample_bytes)
         self._live.latency("request", seconds)
+        self._live.spent["success"].add(seconds)
         self._request.observe(seconds)
         self._escalations.inc(int(outcome.wanted.sum()))
         for route, count in Count(outcome.route).items():
@@ -145,9 +150,11 @@ class Metrics:
             for reason in reasons:
                 self._degraded.labels(reason).inc(count)
 
-    def requested(self, status: int) -> None:
+    def requested(self, status: int, seconds: float) -> None:
         """Count a request by its HTTP status."""
         self._requests[str(status),].inc()
+        if status != 200:
+            self._live.spent["fail"].add(seconds)
 
     def unlogged(self) -> None:
         """Count a request whose decisions could not be written."""

@@ -49,10 +49,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-async def read_object(request: Request, limit: int, allowed: Collection[str]) -> dict[str, Any]:
-    """Read a JSON object that has no other keys than `allowed`."""
+async def read_object(request: Request, limit: int, allowed: Collection[str], *, empty: bool = False) -> dict[str, Any]:
+    """Read a JSON object that has no other keys than `allowed`; with `empty`, no body is an object without keys."""
+    text = await read_body(request.scope, request.receive, limit)
     try:
-        body = json.loads(await read_body(request.scope, request.receive, limit))
+        body = {} if empty and not text else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadRequestError(
             f"the body is not JSON ({error}); an object with {', '.join(allowed)} is needed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.api.http import json_response, read_body, send_error, send_response
+from gainroute.federation.coordinator.api.triton import EXTENSIONS
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.schema import decision_id
 from gainroute.federation.coordinator.errors import CoordinatorError, NotFoundError
@@ -52,7 +54,7 @@ class InferenceMiddleware:
         if found is None:
             await self._app(scope, receive, send)
             return
-        status = 500
+        began, status = time.perf_counter(), 500
         try:
             body, length = await self._infer(scope, receive, *found.groups())
             status = 200
@@ -65,12 +67,12 @@ class InferenceMiddleware:
             else:
                 await send_response(send, body, 200, "application/octet-stream", {HEADER: str(length)})
         finally:
-            self._coordinator.metrics.requested(status)
+            self._coordinator.metrics.requested(status, time.perf_counter() - began)
 
     async def _infer(self, scope: Scope, receive: Receive, name: str, version: str | None) -> tuple[bytes, int | None]:
         coordinator = self._coordinator
         settings, state = coordinator.settings, scope["state"]
-        _check_model(coordinator, name, version)
+        coordinator.check_model(name, version)
         body = await read_body(scope, receive, settings.server.max_body_bytes)
         request = parse_request(body, state["headers"].get(self._header), settings.batching.max_batch)
 
@@ -91,7 +93,8 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
     async def server() -> Response:
         from gainroute._version import __version__
 
-        return json_response({"name": "gainroute", "version": __version__, "extensions": ["binary_tensor_data"]})
+        extensions = ["binary_tensor_data", *EXTENSIONS]
+        return json_response({"name": "gainroute", "version": __version__, "extensions": extensions})
 
     @routes.get("/health/live", summary="Whether the process runs")
     async def live() -> Response:
@@ -103,15 +106,17 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
         return json_response({"ready": not why}, 503 if why else 200)
 
     @routes.get("/models/{name}/ready", summary="Whether requests would be answered and, if not, why")
-    async def model_ready(name: str) -> Response:
-        _check_model(coordinator, name)
+    @routes.get("/models/{name}/versions/{version}/ready", summary="Whether a given version would answer")
+    async def model_ready(name: str, version: str | None = None) -> Response:
+        coordinator.check_model(name, version)
         why = coordinator.not_ready()
         reply: dict[str, Any] = {"name": name, "ready": not why}
         return json_response(reply | ({"error": why, "code": "unavailable"} if why else {}), 503 if why else 200)
 
     @routes.get("/models/{name}", summary="Model metadata")
-    async def metadata(name: str) -> Response:
-        _check_model(coordinator, name)
+    @routes.get("/models/{name}/versions/{version}", summary="Metadata of a given version")
+    async def metadata(name: str, version: str | None = None) -> Response:
+        coordinator.check_model(name, version)
         return json_response(model_metadata(name, [coordinator.deployment.name], coordinator.classes))
 
     body = {"content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE}}, "required": True}
@@ -130,14 +135,6 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
         raise NotImplementedError(f"{name}, {version}: InferenceMiddleware answers; this documents it")
 
     return routes
-
-
-def _check_model(coordinator: Coordinator, name: str, version: str | None = None) -> None:
-    model, used = coordinator.settings.server.model, coordinator.deployment.name
-    if name != model:
-        raise NotFoundError(f"there is no model {name[:60]!r}; this coordinator serves {model!r}")
-    if version is not None and version != used:
-        raise NotFoundError(f"version {version[:60]!r} is not in use; {used!r} is: leave the version out to follow it")
 
 
 def _tensor(coordinator: Coordinator, outcome: Outcome, first: int, name: str) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,20 @@ import numpy.typing as npt
 
 from gainroute.federation.coordinator.outcome import UNKNOWN, Outcome, degraded_reasons
 
-__all__ = ["LiveStatistics", "RingBuffer"]
+__all__ = ["Duration", "LiveStatistics", "RingBuffer"]
+
+
+@dataclass
+class Duration:
+    """How often something was done, and how long it took in all."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Add what took `seconds` in all."""
+        self.count += count
+        self.seconds += seconds
 
 
 class RingBuffer:
@@ -57,6 +71,10 @@ class LiveStatistics:
         self.reasons: Counter[str] = Counter()
         self.bytes = {1: 0, 2: 0}
         self.bytes_always = 0.0
+        self.last_inference = 0.0  # time of the last batch
+        # Requests answered and refused, requests that waited, batches; and batches by their number of samples.
+        self.spent = {name: Duration() for name in ("success", "fail", "queue", "compute_infer")}
+        self.batches: defaultdict[int, Duration] = defaultdict(Duration)
         self._wanted = RingBuffer(10_000, np.bool_)
         self._latency = {name: RingBuffer(4096) for name in ("round1", "round2", "request")}
 
@@ -84,6 +102,13 @@ class LiveStatistics:
         known = outcome.wanted if not unknown else outcome.wanted[outcome.label >= 0]
         self._wanted.extend(known)
         self.bytes_always += (n - unknown) * (sample_bytes or 0)
+
+    def executed(self, samples: int, seconds: float, requests: int, waited: float) -> None:
+        """Count a batch that took `seconds`, and whose requests had waited for `waited` in all."""
+        self.last_inference = time.time()
+        self.spent["queue"].add(waited, requests)
+        self.spent["compute_infer"].add(seconds)
+        self.batches[samples].add(seconds)
 
     def latency(self, name: str, seconds: float) -> None:
         """Record the duration of a round or a request."""
