@@ -44,8 +44,8 @@ def _alignment(ids: int, parties: int, bar: str | None) -> Iterator[Row]:
         raise RuntimeError(f"{len(found.samples)} of {ids - max(starts.values())} common samples were found")
     what = f"alignment, {ids:,} ids, {parties} parties"
     longest, others = max(seconds[0]), max(map(max, seconds[1:]))
-    yield row(f"{what}: CPU seconds per party, first pass (hash and mask its ids)", longest, None, longest, bar)
-    yield row("  every further pass (mask another list)", others, None, others, bar)
-    yield row("  all passes", sum(map(sum, seconds)) / parties, None, None)
+    yield row(f"{what}: most CPU seconds of a party in the first pass", longest, None, longest, bar)
+    yield row("  in each further pass", others, None, others, bar)
+    yield row("  mean of a party, all passes", sum(map(sum, seconds)) / parties, None, None)
     yield row("  coordinator, to compare all lists", compared, None, None)
     yield row("  MB per party, both directions", moved / parties / 1e6, None, None)
