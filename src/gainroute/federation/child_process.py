@@ -28,24 +28,12 @@ class ProcessEndedError(GainrouteError):
 
 @dataclass(frozen=True, eq=False)
 class ChildProcess:
-    """A party or coordinator process.
+    """A party or coordinator process."""
 
-    Attributes
-    ----------
-    kind
-        "party" or "coordinator".
-    title
-        Its name in messages.
-    process
-        The process.
-    log
-        The file that has its stderr.
-    """
-
-    kind: str
-    title: str
+    kind: str  # "party" or "coordinator"
+    title: str  # its name in messages
     process: asyncio.subprocess.Process
-    log: Path
+    log: Path  # has its stderr
 
     @classmethod
     async def start(cls, kind: str, title: str, config: Path, **environment: str) -> ChildProcess:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gainroute.errors import DataError, NotAnArtifactError, SettingError
 from gainroute.federation.child_process import (
@@ -26,6 +26,10 @@ from gainroute.federation.child_process import (
 )
 from gainroute.federation.served_views import PartyViews, held_out_views, new_views
 from gainroute.io.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from gainroute.federation.pki.authority import Authority
+    from gainroute.federation.pki.certificates import CertificateFiles
 
 __all__ = ["DEFAULT_RUN", "LocalFederation", "LocalParty", "up"]
 
@@ -48,27 +52,13 @@ class LocalParty:
 
 @dataclass(frozen=True)
 class LocalFederation:
-    """A running federation.
+    """A running federation."""
 
-    Attributes
-    ----------
-    url
-        Address of the coordinator: the dashboard, and the Open Inference Protocol below it.
-    model
-        Name of the model that requests ask for.
-    example_ids
-        Samples to try, all of which every party has.
-    parties
-        In the order of training.
-    admin_token
-        Valid until the federation stops; the dashboard has it.
-    """
-
-    url: str
-    model: str
-    example_ids: tuple[str, ...]
-    parties: tuple[LocalParty, ...]
-    admin_token: str
+    url: str  # of the coordinator: the dashboard, and the Open Inference Protocol below it
+    model: str  # that requests ask for
+    example_ids: tuple[str, ...]  # samples to try, all of which every party has
+    parties: tuple[LocalParty, ...]  # in the order of training
+    admin_token: str  # valid until the federation stops; the dashboard has it
 
 
 @dataclass(frozen=True)
@@ -96,21 +86,8 @@ def up(
 ) -> None:
     """Serve a run until SIGINT or SIGTERM, then stop everything.
 
-    Parameters
-    ----------
-    run
-        A folder written by `gainroute train` or `gainroute demo`.
-    port
-        Port of the coordinator; 0 takes a free one.
-    budget
-        Used instead of the router's own.
-    views, id_column
-        Files of new views, named after the parties, and the id column of Parquet files. Without them the parties
-        serve the run's test part.
-    ready
-        Called once requests are answered.
-    say
-        Called with progress messages for the user.
+    The parties serve the files `views`, which are named after them, or else the run's test part. `ready` is called once
+    requests are answered, `say` with progress messages for the user.
     """
     if Path(run) == DEFAULT_RUN and not RunFolder(run).exists():
         raise DataError(
@@ -163,50 +140,50 @@ def _check_port(port: int) -> None:
 # ---- settings of the processes ----------------------------------------------------------------------
 
 
-def _text(value: str | os.PathLike[str]) -> str:
-    return json.dumps(os.fspath(value), ensure_ascii=False)  # a JSON string is a TOML string
-
-
-def _tls(files: Any) -> str:
-    return f"[tls]\nca = {_text(files.ca)}\ncertificate = {_text(files.certificate)}\nkey = {_text(files.key)}\n"
-
-
-def _write_party(plan: _Plan, authority: Any, index: int, home: Path) -> Path:
-    from gainroute.federation.pki.certificates import Identity
-
-    name, served = plan.parties[index], plan.views[index]
-    files = authority.issue(Identity("party", name), home, days=30)
-    source = served.folder or plan.run.party(name).path
-    views = (
-        "" if served.file is None else f"[views]\npath = {_text(served.file)}\nid_column = {_text(served.id_column)}\n"
-    )
-    config = home / "party.toml"
-    config.write_text(
-        f"name = {_text(name)}\ncoordinators = [{_text(NAME)}]\nlisten = {_text(f'{HOST}:0')}\n"
-        f"drain_seconds = {DRAIN_SECONDS}.0\n{_tls(files)}"
-        f"[source]\nrun = {_text(source)}\n{views}[audit]\npath = {_text(home / 'audit.jsonl')}\n",
-        encoding="utf-8",
-    )
+def _write_settings(config: Path, files: CertificateFiles, *tables: tuple[str, dict[str, Any]]) -> Path:
+    """Write a TOML file of headings and values; JSON values are TOML values."""
+    lines: list[str] = []
+    for heading, values in (*tables, ("[tls]", vars(files))):
+        given = {
+            key: json.dumps(v, ensure_ascii=False, default=os.fspath) for key, v in values.items() if v is not None
+        }
+        lines += [heading, *(f"{key} = {text}" for key, text in given.items())]
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return config
 
 
-def _write_coordinator(plan: _Plan, authority: Any, parties: Sequence[LocalParty], token: str) -> Path:
+def _write_party(plan: _Plan, authority: Authority, index: int, home: Path) -> Path:
+    from gainroute.federation.pki.certificates import Identity
+
+    name, served = plan.parties[index], plan.views[index]
+    views = () if served.file is None else (("[views]", {"path": served.file, "id_column": served.id_column}),)
+    return _write_settings(
+        home / "party.toml",
+        authority.issue(Identity("party", name), home, days=30),
+        ("", {"name": name, "coordinators": [NAME], "listen": f"{HOST}:0", "drain_seconds": float(DRAIN_SECONDS)}),
+        ("[source]", {"run": served.folder or plan.run.party(name).path}),
+        ("[audit]", {"path": home / "audit.jsonl"}),
+        *views,
+    )
+
+
+def _write_coordinator(plan: _Plan, authority: Authority, parties: Sequence[LocalParty], token: str) -> Path:
     from gainroute.federation.coordinator.tokens import hash_token
     from gainroute.federation.pki.certificates import Identity
 
     home = plan.folder / "coordinator"
-    files = authority.issue(Identity("coordinator", NAME), home, days=30)
-    rows = "".join(f"[[party]]\nname = {_text(p.name)}\naddress = {_text(p.address)}\n" for p in parties)
-    budget = "" if plan.budget is None else f"budget = {float(plan.budget)!r}\n"
-    config = home / "coordinator.toml"
-    config.write_text(
-        f"[server]\nhost = {_text(HOST)}\nport = {plan.port}\nmodel = {_text(MODEL)}\n"
-        f"drain_seconds = {DRAIN_SECONDS}.0\n[router]\nartifact = {_text(plan.run.server.router)}\n{budget}"
-        f"[fusion]\nrun = {_text(plan.run.server.path)}\n{rows}{_tls(files)}[rounds]\nhealth_seconds = 1.0\n"
-        f"[log]\npath = {_text(home / 'decisions.sqlite')}\n[tokens.admin]\n{NAME} = {_text(hash_token(token))}\n",
-        encoding="utf-8",
+    server = {"host": HOST, "port": plan.port, "model": MODEL, "drain_seconds": float(DRAIN_SECONDS)}
+    return _write_settings(
+        home / "coordinator.toml",
+        authority.issue(Identity("coordinator", NAME), home, days=30),
+        ("[server]", server),
+        ("[router]", {"artifact": plan.run.server.router, "budget": plan.budget}),
+        ("[fusion]", {"run": plan.run.server.path}),
+        *(("[[party]]", {"name": party.name, "address": party.address}) for party in parties),
+        ("[rounds]", {"health_seconds": 1.0}),
+        ("[log]", {"path": home / "decisions.sqlite"}),
+        ("[tokens.admin]", {NAME: hash_token(token)}),
     )
-    return config
 
 
 # ---- running ----------------------------------------------------------------------------------------

@@ -23,43 +23,19 @@ __all__ = ["PartyViews", "held_out_views", "new_views"]
 
 @dataclass(frozen=True)
 class PartyViews:
-    """Where one party finds its views.
+    """Where one party finds its views."""
 
-    Attributes
-    ----------
-    folder
-        A folder with the party's models and the preprocessed views to serve; None for that of the run.
-    file
-        A file of raw views; None if the folder holds the views.
-    id_column
-        Id column of a Parquet file.
-    """
-
-    folder: Path | None = None
-    file: Path | None = None
-    id_column: str = "id"
+    folder: Path | None = None  # with the party's models and the preprocessed views to serve; None for that of the run
+    file: Path | None = None  # of raw views; None if the folder holds the views
+    id_column: str = "id"  # of a Parquet file
 
 
 def new_views(
     files: Sequence[str | os.PathLike[str]], parties: Sequence[str], private: Path, id_column: str = "id"
 ) -> tuple[tuple[PartyViews, ...], list[str]]:
-    """Serve new files of views.
+    """Serve new files of views, one per party, named after the parties; returns also the ids that all of them have.
 
-    Parameters
-    ----------
-    files
-        One per party, in any order; the name of a file without its suffix is the party's name.
-    parties
-        Names, in the order of training.
-    private
-        A folder for copies with ids: without any ids the rows are numbered from 0, as in training.
-    id_column
-        Of Parquet files.
-
-    Returns
-    -------
-    views, ids
-        One `PartyViews` per party, and the ids that all of them have.
+    Without any ids the rows are numbered from 0, as in training, in copies that go to the folder `private`.
     """
     by_name = {Path(file).stem: Path(file).resolve() for file in files}
     if sorted(Path(file).stem for file in files) != sorted(parties):
@@ -88,17 +64,7 @@ def new_views(
 def held_out_views(run: RunFolder, parties: Sequence[str], private: Path) -> tuple[tuple[PartyViews, ...], list[str]]:
     """Serve the test part of a run if a record says which samples these are, otherwise all that the parties have.
 
-    Parameters
-    ----------
-    run, parties
-        The run folder, and the names of its parties.
-    private
-        Gets a copy of each party's folder, with the views to serve only.
-
-    Returns
-    -------
-    views, ids
-        As `new_views`.
+    `private` gets a copy of each party's folder, with the views to serve only. Returns also the ids, as `new_views`.
     """
     held = [_column(run.party(name).views, "ids") for name in parties]
     for record in (run.record, RunFolder(run.path.parent).record):  # the demo keeps its record beside the run

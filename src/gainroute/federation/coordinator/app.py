@@ -40,12 +40,7 @@ ERROR_SCHEMA = {
 def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
     """Build the app: authentication, inference, and everything else behind the framework.
 
-    Parameters
-    ----------
-    coordinator
-        What answers.
-    manage
-        Whether the coordinator is started and stopped with the app.
+    With `manage`, the coordinator is started and stopped with the app.
     """
     from gainroute._version import __version__
 
@@ -68,32 +63,35 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
     )
-    app.include_router(triton_routes(coordinator))
-    app.include_router(inference_routes(coordinator))
-    app.include_router(feedback_routes(coordinator))
-    app.include_router(status_routes(coordinator))
-    app.include_router(admin_routes(coordinator))
+    for routes in (triton_routes, inference_routes, feedback_routes, status_routes, admin_routes):
+        app.include_router(routes(coordinator))
     app.include_router(dashboard_routes(coordinator.settings))
 
     @app.get("/metrics", tags=["metrics"], summary="Metrics for Prometheus")
     async def metrics() -> Response:
-        text = coordinator.metrics.render(
-            in_flight=coordinator.batcher.in_flight, deployment=coordinator.deployment, monitor=coordinator.monitor,
-            parties=coordinator.parties, log_ok=not coordinator.log.error, certificates=coordinator.certificates,
-        )  # fmt: skip
-        return Response(text, headers={"Content-Type": CONTENT_TYPE})
+        return Response(coordinator.metrics.render(coordinator), headers={"Content-Type": CONTENT_TYPE})
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         return Response(docs_page(app.openapi()), media_type="text/html", headers=DOCS_HEADERS)
 
-    app.add_exception_handler(GainrouteError, _gainroute_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
+    @app.exception_handler(GainrouteError)
+    async def refused(_: Request, error: GainrouteError) -> Response:
+        return error_response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        return error_response(BadRequestError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}"))
+
+    @app.exception_handler(HTTPException)
+    async def failed(_: Request, error: HTTPException) -> Response:
+        if error.status_code == 404:
+            return error_response(NotFoundError("there is no such page; /docs lists all pages"))
+        code = "method_not_allowed" if error.status_code == 405 else "http"
+        return json_response({"error": str(error.detail), "code": code}, error.status_code)
+
     return AuthMiddleware(InferenceMiddleware(app, coordinator), coordinator.settings)
-
-
-# ---- errors ---------------------------------------------------------------------------------------------
 
 
 def _error_responses() -> dict[int | str, dict[str, Any]]:
@@ -104,23 +102,3 @@ def _error_responses() -> dict[int | str, dict[str, Any]]:
         texts.setdefault(kind.status, []).append(f"`{kind.code}`: {kind.__doc__}")
     content = {"application/json": {"schema": ERROR_SCHEMA}}
     return {status: {"description": " ".join(found), "content": content} for status, found in texts.items()}
-
-
-async def _gainroute_error(_: Request, error: Exception) -> Response:
-    if not isinstance(error, GainrouteError):
-        raise error
-    return error_response(error)
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    if status == 404:
-        return error_response(NotFoundError("there is no such page; /docs lists all pages"))
-    detail = str(error.detail) if isinstance(error, HTTPException) else "internal error"
-    return json_response({"error": detail, "code": "method_not_allowed" if status == 405 else "http"}, status)
-
-
-async def _validation_error(_: Request, error: Exception) -> Response:
-    first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": str(error)}
-    where = ".".join(map(str, first["loc"]))
-    return error_response(BadRequestError(f"{where}: {first['msg']}"))

@@ -29,13 +29,6 @@ class AuthMiddleware:
     """Requires a token for everything that is not public.
 
     Adds to the state of a request: `request_id`, `who` ("client:<name>", "admin:<name>", "local") and `headers`.
-
-    Parameters
-    ----------
-    app
-        The app behind it.
-    settings
-        Tokens, and whether local clients need none.
     """
 
     def __init__(self, app: ASGIApp, settings: CoordinatorSettings) -> None:

@@ -38,21 +38,9 @@ RETRY_SECONDS = 1.0  # interval of health checks while something is wrong
 class Coordinator:
     """Answers samples by Algorithm 1 over remote parties, and logs every decision.
 
-    Parameters
-    ----------
-    settings
-        All settings.
-    connections
-        One per party, with the names and the order of the route table.
-    load_strong
-        Loads the source of strong answers from its settings.
-    certificates
-        Returns days until expiry by name, for metrics and dashboard.
-
-    Notes
-    -----
-    Usable between `start` and `stop`, in one event loop. `start` raises a `HandshakeError` if router, fusion and the
-    parties that answer do not fit together; it does not wait for parties that cannot be reached.
+    There is one connection per party, in the order of the route table. `certificates` returns days until expiry by
+    name. Usable between `start` and `stop`, in one event loop. `start` raises a `HandshakeError` if router, fusion and
+    the parties that answer do not fit together; it does not wait for parties that cannot be reached.
     """
 
     def __init__(
@@ -125,12 +113,8 @@ class Coordinator:
     async def infer(self, ids: Sequence[str], request_id: str, encode: Callable[[Outcome, int], T]) -> T:
         """Answer samples; returns once the decisions are on disk or, if the policy allows it, marked as unlogged.
 
-        Parameters
-        ----------
-        ids, request_id
-            The samples, and the name of the request in logs.
-        encode
-            Makes the reply from the outcome and the number of its first decision; runs while the log is written.
+        `encode` makes the reply from the outcome and the number of its first decision; it runs while the log is
+        written.
         """
         began = time.perf_counter()
         n = len(ids)

@@ -7,21 +7,10 @@ from typing import Any, ClassVar
 from gainroute.errors import GainrouteError
 
 __all__ = [
-    "BadRequestError",
-    "BusyError",
-    "ConflictError",
-    "CoordinatorError",
-    "DrainingError",
-    "ForbiddenError",
-    "HandshakeError",
-    "LogFailedError",
-    "NotFoundError",
-    "PartyMissingError",
-    "TooLargeError",
-    "UnauthorizedError",
-    "UnavailableError",
-    "UnsupportedError",
-]
+    "BadRequestError", "BusyError", "ConflictError", "CoordinatorError", "DrainingError", "ForbiddenError",
+    "HandshakeError", "LogFailedError", "NotFoundError", "PartyMissingError", "TooLargeError", "UnauthorizedError",
+    "UnavailableError", "UnsupportedError",
+]  # fmt: skip
 
 
 class CoordinatorError(GainrouteError):

@@ -30,19 +30,7 @@ def dimension(deployment: Deployment, description: PartyDescription) -> int | No
 
 
 def differences(deployment: Deployment, name: str, description: PartyDescription, classes: Sequence[str]) -> list[str]:
-    """List what keeps a party from answering for a deployment.
-
-    Parameters
-    ----------
-    deployment
-        What it would answer for.
-    name
-        Its name in the route table.
-    description
-        Its description of itself.
-    classes
-        The class names it must have, in this order.
-    """
+    """List what keeps a party from answering for a deployment; `classes` are the names it must have, in this order."""
     found: list[str] = []
     if description.name != name:
         return [f"it calls itself {description.name!r}, the route table says {name!r}"]

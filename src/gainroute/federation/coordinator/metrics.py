@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gainroute.federation.coordinator.budget_control import control_status
-from gainroute.federation.coordinator.deployment import Deployment
-from gainroute.federation.coordinator.monitoring.drift import ALARMS, LiveDrift
-from gainroute.federation.coordinator.monitoring.monitor import Monitor
+from gainroute.federation.coordinator.monitoring.drift import ALARMS
 from gainroute.federation.coordinator.monitoring.statistics import LiveStatistics
 from gainroute.federation.coordinator.outcome import Outcome, degraded_reasons
-from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.rounds import Replies
+
+if TYPE_CHECKING:
+    from gainroute.federation.coordinator.coordinator import Coordinator
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 4, 16, 64, 256, 1024, 4096)
-PREFIX = "gainroute"
+GAUGES = {
+    "queue_samples": "Samples admitted and not yet answered.",
+    "threshold": "Threshold in use.",
+    "budget": "Budget in use; NaN where a threshold was set.",
+    "log_ok": "1 if the last write of the decision log succeeded.",
+    "rate": "Share of the last 1,000 samples for which Round 2 was asked; NaN before the first.",
+    "controller_on": "1 if the budget controller moves the threshold.",
+    "controller_bound": "Bound on the distance of the rate from the budget.",
+    "controller_explored": "Samples escalated at random since the controller started.",
+    "controller_capped": "Escalations stopped by the cap since the controller started.",
+    "protection": "Gain required while collaboration hurts; NaN if there is no such floor.",
+    "drift_distance": "Largest difference of the distribution functions of scores, now and in calibration.",
+    "drift_limit": "Distance above which the scores differ from calibration.",
+    "drift_stability_index": "Population stability index of the scores.",
+    "drift_fixed_rate": "Share of the last window that the fixed threshold would escalate.",
+    "drift_labels": "Labels seen since the monitor started.",
+    "drift_calibration_error": "Expected calibration error of the weak answers, over recent labels.",
+    "drift_confidence_gap": "Accuracy of the weak answers minus their calibrated confidence.",
+    "drift_evidence": "E-value against collaboration; an alarm is raised at drift_evidence_limit.",
+    "drift_evidence_limit": "Evidence at which the collaboration alarm is raised.",
+    "shadow_loaded": "1 while a shadow router is loaded.",
+    "shadow_samples": "Live samples scored by it.",
+    "shadow_agreement": "Share of them on which both routers decide the same way.",
+    "shadow_rate": "Share of them that the shadow router would escalate.",
+    "shadow_difference": "Estimated accuracy of the shadow router minus that of the router in use, at the same rate.",
+    "shadow_difference_low": "Lower end of its interval.",
+    "shadow_difference_high": "Upper end of its interval.",
+}
 
 
 class _Series(dict[tuple[str, ...], Any]):
@@ -37,86 +63,30 @@ class _Series(dict[tuple[str, ...], Any]):
 
 
 class Metrics:
-    """Counters, histograms and gauges.
-
-    Parameters
-    ----------
-    live
-        Statistics for the dashboard, updated at the same time.
-    """
+    """Counters, histograms and gauges; `live`, the statistics of the dashboard, is updated at the same time."""
 
     def __init__(self, live: LiveStatistics) -> None:
-        self.registry = registry = CollectorRegistry()
         self._live = live
-
-        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-            return Counter(name, text, labels, namespace=PREFIX, registry=registry)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
-            return Histogram(name, text, labels, namespace=PREFIX, registry=registry, buckets=buckets)
-
-        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
-            return Gauge(name, text, labels, namespace=PREFIX, registry=registry)
-
-        self._requests = _Series(counter("requests", "Inference requests by HTTP status.", ("status",)))
-        self._samples = _Series(counter("samples", "Samples answered, by kind of route.", ("route",)))
-        self._degraded = counter("degraded", "Degraded answers, by reason.", ("reason",))
-        self._escalations = counter("escalations", "Samples for which Round 2 was asked.")
-        self._bytes = _Series(counter("payload_bytes", "Payload received from parties.", ("party", "round")))
-        self._failures = counter("party_failures", "Rounds that a party did not answer.", ("party", "round"))
-        self._unlogged = counter("log_failures", "Requests whose decisions could not be written.")
-        self._round = _Series(histogram("round_seconds", "Time until all parties had answered.", SECONDS, ("round",)))
-        self._request = histogram("request_seconds", "Time of an inference request, log included.", SECONDS)
-        self._batch = histogram("batch_samples", "Samples in a batch.", SIZES)
-        self._queue = gauge("queue_samples", "Samples admitted and not yet answered.")
-        self._threshold = gauge("threshold", "Threshold in use.")
-        self._budget = gauge("budget", "Budget in use; NaN where a threshold was set.")
-        self._up = gauge("party_up", "1 if a party is healthy.", ("party",))
-        self._log = gauge("log_ok", "1 if the last write of the decision log succeeded.")
-        self._days = gauge("certificate_days", "Days until a certificate expires.", ("certificate",))
-        self._rate = gauge("rate", "Share of the last 1,000 samples for which Round 2 was asked; NaN before the first.")
-        self._control = {
-            name: gauge(f"controller_{name}", text)
-            for name, text in (
-                ("on", "1 if the budget controller moves the threshold."),
-                ("bound", "Bound on the distance of the rate from the budget."),
-                ("explored", "Samples escalated at random since the controller started."),
-                ("capped", "Escalations stopped by the cap since the controller started."),
-            )
-        }
-        self._protection = gauge(
-            "protection", "Gain required while collaboration hurts; NaN if there is no such floor."
+        own: dict[str, Any] = {"namespace": "gainroute", "registry": CollectorRegistry()}
+        self.registry: CollectorRegistry = own["registry"]
+        self._requests = _Series(Counter("requests", "Inference requests by HTTP status.", ("status",), **own))
+        self._samples = _Series(Counter("samples", "Samples answered, by kind of route.", ("route",), **own))
+        self._degraded = Counter("degraded", "Degraded answers, by reason.", ("reason",), **own)
+        self._escalations = Counter("escalations", "Samples for which Round 2 was asked.", **own)
+        self._bytes = _Series(Counter("payload_bytes", "Payload received from parties.", ("party", "round"), **own))
+        self._failures = Counter("party_failures", "Rounds that a party did not answer.", ("party", "round"), **own)
+        self._unlogged = Counter("log_failures", "Requests whose decisions could not be written.", **own)
+        self._round = _Series(
+            Histogram("round_seconds", "Time until all parties had answered.", ("round",), buckets=SECONDS, **own)
         )
-        self._alarm = gauge("drift_alarm", "1 while an alarm is raised.", ("alarm",))
-        self._drift = {
-            name: gauge(f"drift_{name}", text)
-            for name, text in (
-                ("distance", "Largest difference of the distribution functions of scores, now and in calibration."),
-                ("limit", "Distance above which the scores differ from calibration."),
-                ("stability_index", "Population stability index of the scores."),
-                ("fixed_rate", "Share of the last window that the fixed threshold would escalate."),
-                ("labels", "Labels seen since the monitor started."),
-                ("calibration_error", "Expected calibration error of the weak answers, over recent labels."),
-                ("confidence_gap", "Accuracy of the weak answers minus their calibrated confidence."),
-                ("evidence", "E-value against collaboration; an alarm is raised at drift_evidence_limit."),
-                ("evidence_limit", "Evidence at which the collaboration alarm is raised."),
-            )
-        }
-        self._shadow = {
-            name: gauge(f"shadow_{name}", text)
-            for name, text in (
-                ("loaded", "1 while a shadow router is loaded."),
-                ("samples", "Live samples scored by it."),
-                ("agreement", "Share of them on which both routers decide the same way."),
-                ("rate", "Share of them that the shadow router would escalate."),
-                (
-                    "difference",
-                    "Estimated accuracy of the shadow router minus that of the router in use, at the same rate.",
-                ),
-                ("difference_low", "Lower end of its interval."),
-                ("difference_high", "Upper end of its interval."),
-            )
-        }
+        self._request = Histogram(
+            "request_seconds", "Time of an inference request, log included.", buckets=SECONDS, **own
+        )
+        self._batch = Histogram("batch_samples", "Samples in a batch.", buckets=SIZES, **own)
+        self._up = Gauge("party_up", "1 if a party is healthy.", ("party",), **own)
+        self._days = Gauge("certificate_days", "Days until a certificate expires.", ("certificate",), **own)
+        self._alarm = Gauge("drift_alarm", "1 while an alarm is raised.", ("alarm",), **own)
+        self._gauges = {name: Gauge(name, text, **own) for name, text in GAUGES.items()}
 
     def batch(self, samples: int) -> None:
         """Count a batch."""
@@ -160,57 +130,40 @@ class Metrics:
         """Count a request whose decisions could not be written."""
         self._unlogged.inc()
 
-    def render(
-        self,
-        *,
-        in_flight: int,
-        deployment: Deployment,
-        monitor: Monitor,
-        parties: PartyLinks,
-        log_ok: bool,
-        certificates: Callable[[], Mapping[str, float]] | None,
-    ) -> bytes:
+    def render(self, coordinator: Coordinator) -> bytes:
         """Render all metrics as text."""
-        self._queue.set(in_flight)
-        budget, control = deployment.point.budget, deployment.control
-        self._threshold.set(deployment.router.threshold_ if control is None else control.controller.threshold)
-        self._budget.set(_number(budget))
-        self._rate.set(_number(self._live.rate(1000)["rate"]))
-        self._protection.set(_number(deployment.floor))
-        _set(self._control, control_status(control) | {"on": control is not None})
-        self._drifted(monitor.drift)
-        found = monitor.shadow.status() or {}
-        compared = found.get("comparison") or {}
-        _set(
-            self._shadow,
-            {"loaded": bool(found), "rate": found.get("new_rate"), "difference": compared.get("difference"),
-             "difference_low": compared.get("low"), "difference_high": compared.get("high")}
-            | {name: found.get(name) for name in ("samples", "agreement")},
-        )  # fmt: skip
-        self._log.set(float(log_ok))
-        for link in parties.links.values():
+        monitor, deployment = coordinator.monitor, coordinator.deployment
+        drift, shadow, control = monitor.drift.status(), monitor.shadow.status() or {}, deployment.control
+        helps, compared = drift.get("collaboration") or {}, shadow.get("comparison") or {}
+        found = {
+            "queue_samples": coordinator.batcher.in_flight,
+            "threshold": deployment.router.threshold_ if control is None else control.controller.threshold,
+            "budget": deployment.point.budget,
+            "log_ok": not coordinator.log.error,
+            "rate": self._live.rate(1000)["rate"],
+            "protection": deployment.floor,
+            "drift_evidence": helps.get("e_value"),
+            "drift_evidence_limit": helps.get("limit"),
+            "shadow_loaded": bool(shadow),
+            "shadow_rate": shadow.get("new_rate"),
+            "shadow_difference": compared.get("difference"),
+            "shadow_difference_low": compared.get("low"),
+            "shadow_difference_high": compared.get("high"),
+        }
+        for prefix, values, names in (
+            ("controller_", control_status(control), ("on", "bound", "explored", "capped")),
+            ("drift_", drift.get("scores") or {}, ("distance", "limit", "stability_index", "fixed_rate")),
+            ("drift_", drift, ("labels", "calibration_error", "confidence_gap")),
+            ("shadow_", shadow, ("samples", "agreement")),
+        ):
+            found |= {prefix + name: values.get(name) for name in names}
+        for name, gauge in self._gauges.items():
+            value = found[name]
+            gauge.set(float("nan") if value is None else float(value))
+        for name in ALARMS:
+            self._alarm.labels(name).set(float(name in monitor.drift.alarms))
+        for link in coordinator.parties.links.values():
             self._up.labels(link.name).set(float(link.state == "ok"))
-        for name, days in (certificates() if certificates is not None else {}).items():
+        for name, days in (coordinator.certificates() if coordinator.certificates is not None else {}).items():
             self._days.labels(name).set(days)
         return generate_latest(self.registry)
-
-    def _drifted(self, drift: LiveDrift) -> None:
-        for name in ALARMS:
-            self._alarm.labels(name).set(float(name in drift.alarms))
-        found = drift.status()
-        scores, helps = found.get("scores") or {}, found.get("collaboration") or {}
-        _set(
-            self._drift,
-            {name: scores.get(name) for name in ("distance", "limit", "stability_index", "fixed_rate")}
-            | {name: found.get(name) for name in ("labels", "calibration_error", "confidence_gap")}
-            | {"evidence": helps.get("e_value"), "evidence_limit": helps.get("limit")},
-        )
-
-
-def _set(gauges: Mapping[str, Gauge], values: Mapping[str, float | None]) -> None:
-    for name, gauge in gauges.items():
-        gauge.set(_number(values.get(name)))
-
-
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)

@@ -55,59 +55,25 @@ def unlogged(route: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The answers to N samples, given by one deployment.
-
-    Attributes
-    ----------
-    deployment
-        What answered.
-    ids : N
-        Sample ids.
-    label : (N,)
-        The answer as a column number; −1 for a sample that no party has.
-    probabilities : (N, K) float32
-        Posterior of the route that answered; zeros for a sample that no party has.
-    escalated : (N,) bool
-        True where the strong route answered.
-    wanted : (N,) bool
-        True where the router asked for Round 2, even if it failed.
-    score : (N,)
-        NaN where there is none.
-    route : N
-        `round1`, `round2`, `degraded:<reasons>`, `unknown`.
-    weak, strong : (N,)
-        Predictions of both routes; −1 where there is none.
-    local : (M, N, K′)
-        Local posteriors; NaN where a party does not have the sample.
-    pooled : (N, K)
-    strong_posterior : (N, K) float32, optional
-        Valid where `escalated`.
-    bytes : (N,)
-        Payload of the parties' messages per sample.
-    threshold : float or (N,)
-        τ; per sample where a budget controller moves it.
-    probability : (N,)
-        Probability with which the sample was escalated.
-    explored, capped : (N,) bool, optional
-        True where it was escalated at random, and where only the cap prevented it. None where that is impossible.
-    """
+    """The answers to N samples, given by one deployment; −1 stands for no answer."""
 
     deployment: Deployment
     ids: Sequence[str]
-    label: IntArray
-    probabilities: Float32
-    escalated: BoolArray
-    wanted: BoolArray
-    score: FloatArray
-    route: list[str]
-    weak: IntArray
+    label: IntArray  # (N,) the answer as a column number; −1 for a sample that no party has
+    probabilities: Float32  # (N, K) posterior of the route that answered; zeros for a sample that no party has
+    escalated: BoolArray  # (N,) where the strong route answered
+    wanted: BoolArray  # (N,) where the router asked for Round 2, even if it failed
+    score: FloatArray  # (N,) NaN where there is none
+    route: list[str]  # N of `round1`, `round2`, `degraded:<reasons>`, `unknown`
+    weak: IntArray  # (N,) predictions of both routes
     strong: IntArray
-    local: npt.NDArray[Any]
-    pooled: FloatArray
-    strong_posterior: Float32 | None
-    bytes: FloatArray
-    threshold: float | FloatArray
-    probability: FloatArray
+    local: npt.NDArray[Any]  # (M, N, K′) local posteriors; NaN where a party does not have the sample
+    pooled: FloatArray  # (N, K)
+    strong_posterior: Float32 | None  # (N, K), valid where `escalated`
+    bytes: FloatArray  # (N,) payload of the parties' messages
+    threshold: float | FloatArray  # τ; (N,) where a budget controller moves it
+    probability: FloatArray  # (N,) probability with which the sample was escalated
+    # (N,) where it was escalated at random, and where only the cap prevented it. None where that is impossible.
     explored: BoolArray | None = None
     capped: BoolArray | None = None
 

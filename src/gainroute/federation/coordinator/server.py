@@ -7,21 +7,23 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import uvicorn
 from threadpoolctl import threadpool_limits
 
+from gainroute._util.files import file_state
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.settings import CoordinatorSettings, CoordinatorTls, PartyEndpoint
-from gainroute.federation.coordinator.tls import ServerCertificate
 from gainroute.federation.event_loop import run
 from gainroute.federation.transport.base import PartyConnection, connect
 
-__all__ = ["ConnectionFactory", "certificate_days", "connect_party", "run_coordinator", "serve"]
+__all__ = ["ConnectionFactory", "ServerCertificate", "certificate_days", "connect_party", "run_coordinator", "serve"]
 
 log = logging.getLogger("gainroute.coordinator")
 
@@ -44,17 +46,7 @@ def run_coordinator(
     connect: ConnectionFactory = connect_party,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain.
-
-    Parameters
-    ----------
-    settings
-        All settings.
-    connect
-        How parties are reached.
-    on_ready
-        Called with the URL once requests are accepted.
-    """
+    """Serve until SIGTERM or SIGINT, then drain; `on_ready` is called with the URL once requests are accepted."""
     # Batches are small: more BLAS threads would only compete with each other and with the event loop.
     with threadpool_limits(1, user_api="blas"):
         run(serve(settings, connect=connect, on_ready=on_ready))
@@ -124,6 +116,33 @@ class _Server(uvicorn.Server):
         log.info("signal %d: draining", number)
         self.force_exit = self.should_exit
         self.should_exit = True
+
+
+class ServerCertificate:
+    """Reloads changed PEM files into the SSL context in use, for new connections, without a restart."""
+
+    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+        self._context, self._certificate, self._key = context, certificate, key
+        self._state = file_state(certificate, key)
+
+    def reload(self) -> bool:
+        """Reload changed files; returns whether a new certificate is in use.
+
+        A certificate that does not match its key, as during a rotation, is not loaded: the earlier one stays.
+        """
+        state = file_state(self._certificate, self._key)
+        if state == self._state:
+            return False
+        self._state = state
+        try:
+            # Tried separately first: a mismatch would leave the context in use half changed.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key)
+            self._context.load_cert_chain(self._certificate, self._key)
+        except (OSError, ssl.SSLError) as error:
+            log.warning("the server's new certificate was not loaded, the earlier one stays: %s", error)
+            return False
+        log.info("the server's new certificate was loaded")
+        return True
 
 
 def _bind(settings: CoordinatorSettings) -> socket.socket:

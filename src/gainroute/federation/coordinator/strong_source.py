@@ -28,26 +28,14 @@ Lookup = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 
 @dataclass(frozen=True, eq=False)
 class StrongSource:
-    """What answers in Round 2.
+    """What answers in Round 2."""
 
-    Attributes
-    ----------
-    fuse
-        Embeddings → strong posteriors or predictions.
-    source
-        Names it in messages.
-    hash
-        Hash of everything its answers depend on, if known; compared with the router's provenance under "server".
-    party_names
-        The order of the parties it was trained with, if known.
-    lookup
-        Ids → (E, K) precomputed posteriors, rows of NaN where there is none; they take the place of embeddings.
-    """
-
-    fuse: Fuse
-    source: str
+    fuse: Fuse  # embeddings → strong posteriors or predictions
+    source: str  # names it in messages
+    # Of everything its answers depend on, if known; compared with the router's provenance under "server".
     hash: str | None = None
-    party_names: tuple[str, ...] | None = None
+    party_names: tuple[str, ...] | None = None  # the order of the parties it was trained with, if known
+    # Ids → (E, K) precomputed posteriors, rows of NaN where there is none; they take the place of embeddings.
     lookup: Lookup | None = None
 
     @property
@@ -83,7 +71,11 @@ def load_strong_source(settings: FusionSettings) -> StrongSource:
     if settings.run is not None:
         return _from_run(settings.run)
     if settings.factory is not None:
-        return from_function(_made_by(settings.factory), settings.factory)
+        made = load_callable(settings.factory, "fusion.factory")()
+        if not callable(made):
+            found = f"fusion.factory {settings.factory!r} returned {type(made).__name__}"
+            raise SettingError(f"{found}; a function is needed")
+        return from_function(made, settings.factory)
     if settings.strong is None:
         raise SettingError("fusion names no source; set fusion.run, fusion.factory or fusion.strong")
     table = read_table(settings.strong)
@@ -103,11 +95,3 @@ def _from_run(folder: Path) -> StrongSource:
     run = RunFolder(folder.parent)
     names = run.party_names if run.exists() else None
     return StrongSource(load_fusion(folder), str(folder), identity, names)
-
-
-def _made_by(factory: str) -> Fuse:
-    made = load_callable(factory, "fusion.factory")()
-    if not callable(made):
-        raise SettingError(f"fusion.factory {factory!r} returned {type(made).__name__}; a function is needed")
-    fuse: Fuse = made
-    return fuse

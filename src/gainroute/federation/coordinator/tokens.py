@@ -67,13 +67,7 @@ def bearer(header: str | None, *, basic: bool = False) -> str | None:
 
 
 class Tokens:
-    """Looks up the holder of a token.
-
-    Parameters
-    ----------
-    holders
-        Hashes by name.
-    """
+    """Looks up the holder of a token; `holders` are hashes by name."""
 
     def __init__(self, holders: Mapping[str, str]) -> None:
         self._fast = {name: h for name, h in holders.items() if h.startswith("sha256:")}

@@ -36,14 +36,9 @@ class Caller:
 
 
 class DenyList:
-    """Fingerprints in a file, one per line. A changed file is read again at the next lookup.
+    """SHA-256 fingerprints in a text file, one per line; ``#`` starts a comment.
 
-    If the file becomes unreadable, the fingerprints read before stay denied.
-
-    Parameters
-    ----------
-    path
-        Text file with one SHA-256 fingerprint per line; ``#`` starts a comment.
+    A changed file is read again at the next lookup. If it becomes unreadable, the fingerprints read before stay denied.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,14 +72,8 @@ class DenyList:
 class Access:
     """Decides whether the holder of a certificate is answered: at connection and again at every request.
 
-    Parameters
-    ----------
-    coordinators
-        Names of the coordinators that are answered. A certificate signed by the authority is not enough.
-    deny_list
-        Fingerprints that are denied, whatever name they carry.
-    now
-        Clock, for tests.
+    A certificate signed by the authority is not enough: `coordinators` names those that are answered. Fingerprints on
+    the deny-list are denied, whatever name they carry.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -32,12 +33,7 @@ def make_request(identity: Identity) -> tuple[bytes, bytes]:
 class Authority:
     """A private certificate authority: a certificate and its key, in a folder that stays with one organisation.
 
-    Parameters
-    ----------
-    certificate, key
-        PEM, as `create` writes them.
-    passphrase
-        Decrypts the key, if it is encrypted.
+    `create` and `load` make one; `passphrase` decrypts the key, if it is encrypted.
     """
 
     def __init__(self, certificate: bytes, key: bytes, passphrase: bytes | None = None) -> None:
@@ -69,12 +65,10 @@ class Authority:
         if (home / "ca.key").exists() or (home / "ca.crt").exists():
             raise SettingError(f"{home} already holds an authority: use it, or name another folder")
         key = ec.generate_private_key(ec.SECP256R1())
-        start = now or _now()
-        builder = _builder(key.public_key(), _subject(name), _subject(name), start, days)
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        builder = builder.add_extension(_key_usage(signs=True), critical=True)
-        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        start = now or datetime.now(timezone.utc)
+        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        subject = _subject(name)
+        pem = _certificate(key.public_key(), subject, subject, key, start, days, [identifier], authority=True)
         home.mkdir(parents=True, exist_ok=True)
         body = _key_pem(key, passphrase)
         write_bytes(home / "ca.key", body, private=True)
@@ -91,18 +85,10 @@ class Authority:
             raise DataError(f"{home} holds no authority ({error.strerror}): run `gainroute certs init`") from error
 
     def sign(self, request: bytes, identity: Identity, *, days: float = 90, now: datetime | None = None) -> bytes:
-        """Sign a request and return the certificate, PEM.
+        """Sign a request from `make_request` and return the certificate, both PEM.
 
-        Parameters
-        ----------
-        request
-            PEM, from `make_request`.
-        identity
-            The identity to certify, stated by the signer. A request that names another one is refused.
-        days
-            Validity, never beyond the end of the authority itself.
-        now
-            Current time, for tests.
+        The signer states the identity: a request that names another one is refused. The certificate is valid for
+        `days`, but never beyond the end of the authority itself.
         """
         try:
             asked = x509.load_pem_x509_csr(request)
@@ -120,21 +106,18 @@ class Authority:
             )
         if days <= 0:
             raise SettingError(f"days is {days}; a number above 0 is needed")
-        start = now or _now()
+        start = now or datetime.now(timezone.utc)
         left = (self._certificate.not_valid_after_utc - start) / timedelta(days=1)
         if left <= 0:
             raise SettingError("the authority itself has expired: create a new one with `certs init`")
-        builder = _builder(
-            asked.public_key(), _subject(identity.name), self._certificate.subject, start, min(days, left)
-        )
         usage = ExtendedKeyUsageOID.SERVER_AUTH if identity.role == "party" else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        builder = builder.add_extension(_key_usage(signs=False), critical=True)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        builder = builder.add_extension(_alternative_names(identity), critical=False)
-        own = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        builder = builder.add_extension(own, critical=False)
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        extensions = [
+            x509.ExtendedKeyUsage([usage]),
+            _alternative_names(identity),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+        ]
+        issuer, subject = self._certificate.subject, _subject(identity.name)
+        return _certificate(asked.public_key(), subject, issuer, self._key, start, min(days, left), extensions)
 
     def issue(
         self, identity: Identity, folder: str | os.PathLike[str], *, days: float = 90, now: datetime | None = None
@@ -152,10 +135,6 @@ class Authority:
         return files
 
 
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
@@ -169,24 +148,23 @@ def _key_pem(key: ec.EllipticCurvePrivateKey, passphrase: bytes | None = None) -
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
 
 
-def _key_usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _builder(
-    public: CertificatePublicKeyTypes, subject: x509.Name, issuer: x509.Name, start: datetime, days: float
-) -> x509.CertificateBuilder:
-    return (
+def _certificate(
+    public: CertificatePublicKeyTypes,
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    start: datetime,
+    days: float,
+    extensions: Sequence[x509.ExtensionType],
+    *,
+    authority: bool = False,
+) -> bytes:
+    """A certificate, PEM, signed with the key of the issuer."""
+    usage = x509.KeyUsage(
+        digital_signature=not authority, key_cert_sign=authority, crl_sign=authority, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -194,4 +172,9 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(start - CLOCK_SKEW)
         .not_valid_after(start + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)
+        .add_extension(usage, critical=True)
     )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)

@@ -19,15 +19,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from gainroute.errors import DataError, SettingError
 
 __all__ = [
-    "ROLES",
-    "CertificateFiles",
-    "CertificateInfo",
-    "Identity",
-    "identity_of",
-    "key_matches",
-    "normal_fingerprint",
+    "ROLES", "CertificateFiles", "CertificateInfo", "Identity", "identity_of", "key_matches", "normal_fingerprint",
     "read_certificate",
-]
+]  # fmt: skip
 
 ROLES = ("party", "coordinator")
 SCHEME = "gainroute"
@@ -36,15 +30,7 @@ _PLAIN_LABEL = re.compile(r"(?!x--)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Identity:
-    """A role and a name.
-
-    Attributes
-    ----------
-    role
-        "party" or "coordinator".
-    name
-        1 to 64 printable characters, without a slash.
-    """
+    """A role, party or coordinator, and a name: 1 to 64 printable characters, without a slash."""
 
     role: str
     name: str
@@ -79,24 +65,11 @@ class CertificateFiles:
 
 @dataclass(frozen=True)
 class CertificateInfo:
-    """The content of a certificate.
+    """The content of a certificate."""
 
-    Attributes
-    ----------
-    identity
-        Role and name; None if the certificate carries no gainroute identity, or more than one.
-    fingerprint
-        SHA-256 of the certificate, 64 hexadecimal digits, as in a deny-list.
-    serial
-        Hexadecimal.
-    not_before, not_after
-        Validity, UTC.
-    """
-
-    identity: Identity | None
-    fingerprint: str
-    serial: str
-    not_before: datetime
+    identity: Identity | None  # None if the certificate carries no gainroute identity, or more than one
+    fingerprint: str  # SHA-256, 64 hexadecimal digits, as in a deny-list
+    not_before: datetime  # UTC
     not_after: datetime
 
     def days_left(self, now: datetime | None = None) -> float:
@@ -111,13 +84,8 @@ def read_certificate(pem: bytes, where: str = "certificate") -> CertificateInfo:
         identity = identity_of(certificate.extensions)
     except ValueError as error:
         raise DataError(f"{where} is not a PEM certificate ({error}): use the file that `certs sign` wrote") from error
-    return CertificateInfo(
-        identity,
-        certificate.fingerprint(hashes.SHA256()).hex(),
-        f"{certificate.serial_number:x}",
-        certificate.not_valid_before_utc,
-        certificate.not_valid_after_utc,
-    )
+    fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
+    return CertificateInfo(identity, fingerprint, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
 
 
 def identity_of(extensions: x509.Extensions) -> Identity | None:

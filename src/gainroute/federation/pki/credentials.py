@@ -43,11 +43,6 @@ class ReloadingCertificate:
 
     A key that does not match the certificate, as in the middle of a rotation, is ignored: the previous pair stays in
     use.
-
-    Parameters
-    ----------
-    files
-        Paths of the three files.
     """
 
     def __init__(self, files: CertificateFiles) -> None:

@@ -21,13 +21,7 @@ dt { font-weight: 600; } dd { margin: 0 0 0.3rem 1.5rem; }
 
 
 def docs_page(schema: dict[str, Any]) -> str:
-    """Render the page.
-
-    Parameters
-    ----------
-    schema
-        An OpenAPI schema, as from ``/openapi.json``.
-    """
+    """Render an OpenAPI schema, as from ``/openapi.json``."""
     groups: dict[str, list[str]] = {}
     errors: dict[str, str] = {}
     for path, methods in schema["paths"].items():

@@ -21,19 +21,7 @@ ROWS_PER_STATEMENT = (64, 8, 1)  # the thread that inserts gives up the interpre
 def columns_of(
     outcome: Outcome, first: int, time: float, request_id: str, latency: float, *, posteriors: bool = True
 ) -> dict[str, Any]:
-    """Columns of a request's rows: a list with one value per row, or a single value that all rows share.
-
-    Parameters
-    ----------
-    outcome
-        The answers.
-    first
-        Number of the first decision.
-    time, request_id, latency
-        When and for which request, and the seconds it took.
-    posteriors
-        Whether posteriors are stored.
-    """
+    """Columns of a request's rows: a list with one value per row, or a single value that all rows share."""
     found: dict[str, Any] = {
         "seq": list(range(first, first + len(outcome))),
         "sample_id": list(outcome.ids),
@@ -64,15 +52,7 @@ def columns_of(
 
 
 def insert_rows(connection: sqlite3.Connection, columns: Mapping[str, Any]) -> None:
-    """Insert decisions; a missing column is NULL.
-
-    Parameters
-    ----------
-    connection
-        To the log.
-    columns
-        By name: a list with one value per row, or a single value that all rows share.
-    """
+    """Insert decisions: columns by name, as `columns_of` makes them; a missing column is NULL."""
     shared = {name: values for name, values in columns.items() if not isinstance(values, list)}
     own = {name: values for name, values in columns.items() if isinstance(values, list)}
     rows = list(zip(*own.values(), strict=True))

@@ -14,16 +14,9 @@ from pathlib import Path
 from gainroute.errors import ArtifactVersionError
 
 __all__ = [
-    "BUSY_SECONDS",
-    "COLUMNS",
-    "JOURNAL_PAGES",
-    "MIGRATIONS",
-    "connect",
-    "decision_id",
-    "migrate",
-    "prepare",
+    "BUSY_SECONDS", "COLUMNS", "JOURNAL_PAGES", "MIGRATIONS", "connect", "decision_id", "migrate", "prepare",
     "sequence",
-]
+]  # fmt: skip
 
 # `seq` is microseconds since 1970, or one more than the last: ordered by time, and unique across restarts.
 # Posteriors are float32, little-endian: local (M, K′) with NaN for a party that lacks the sample; pooled, strong (K,).

@@ -79,15 +79,7 @@ class LiveStatistics:
         self._latency = {name: RingBuffer(4096) for name in ("round1", "round2", "request")}
 
     def answered(self, outcome: Outcome, sample_bytes: int | None) -> None:
-        """Count the answers to a request.
-
-        Parameters
-        ----------
-        outcome
-            The answers.
-        sample_bytes
-            Payload of one escalated sample in Round 2; None if unknown.
-        """
+        """Count the answers to a request; `sample_bytes` is the payload of an escalated sample in Round 2, if known."""
         n = len(outcome)
         unknown = 0
         for route, count in Counter(outcome.route).items():
