@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gainroute.federation.coordinator.api.http import send_error
+from gainroute.federation.coordinator.api.http import error_response
 from gainroute.federation.coordinator.errors import CoordinatorError, ForbiddenError, UnauthorizedError
 from gainroute.federation.coordinator.settings import CoordinatorSettings, is_loopback
 from gainroute.federation.coordinator.tokens import Tokens, bearer
@@ -60,7 +60,7 @@ class AuthMiddleware:
         try:
             state["who"] = await self._authenticate(scope, headers)
         except CoordinatorError as error:
-            await send_error(reply, error)
+            await error_response(error)(scope, receive, reply)
         else:
             await self._app(scope, receive, reply)
         finally:

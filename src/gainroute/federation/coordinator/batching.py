@@ -63,19 +63,7 @@ class _Pending:
 
 
 class Batcher:
-    """Gathers requests, asks the parties, routes, and answers.
-
-    Parameters
-    ----------
-    parties
-        The parties to ask.
-    operator
-        Holds the deployment that answers; a change does not affect batches in flight.
-    batching, rounds
-        Settings.
-    metrics
-        Counts batches and rounds.
-    """
+    """Gathers requests, asks the parties, routes, and answers. A new deployment does not affect batches in flight."""
 
     def __init__(
         self,

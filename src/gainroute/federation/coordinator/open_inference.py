@@ -62,17 +62,7 @@ class InferRequest:
 
 
 def parse_request(body: bytes, header: str | None, max_ids: int) -> InferRequest:
-    """Read a request.
-
-    Parameters
-    ----------
-    body
-        The body.
-    header
-        The value of ``Inference-Header-Content-Length``; None if there is none.
-    max_ids
-        Requests with more ids are refused.
-    """
+    """Read a request of at most `max_ids` ids; `header` is the value of ``Inference-Header-Content-Length``, if any."""
     text, raw = _split(body, header)
     try:
         request = DECODER.decode(text.decode())

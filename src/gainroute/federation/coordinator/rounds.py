@@ -173,16 +173,8 @@ def answer_first(deployment: Deployment, ids: Sequence[str], replies: Replies, d
 def answer_second(outcome: Outcome, decision: Decision, replies: Replies) -> Outcome:
     """Fuse the embeddings and combine the answers of both routes.
 
-    Where a party failed, or lost a sample between the rounds, the Round-1 answer stands and is marked.
-
-    Parameters
-    ----------
-    outcome
-        Of Round 1.
-    decision
-        Of Round 1.
-    replies
-        The embeddings of the escalated samples; empty where strong answers are precomputed.
+    Where a party failed, or lost a sample between the rounds, the Round-1 answer stands and is marked. `replies` is
+    empty where strong answers are precomputed.
     """
     deployment = outcome.deployment
     rows = np.flatnonzero(decision.escalate)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from gainroute._util.files import plain
 from gainroute.errors import GainrouteError, InputError
@@ -21,7 +21,7 @@ from gainroute.federation.coordinator.errors import (
     UnsupportedError,
 )
 
-__all__ = ["error_response", "json_response", "read_body", "read_object", "send_error", "send_response"]
+__all__ = ["error_response", "json_response", "read_body", "read_object"]
 
 JSON = "application/json"
 
@@ -72,30 +72,8 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(text, status, media_type=JSON, headers={"Cache-Control": "no-store"})
 
 
-async def send_response(
-    send: Send, body: bytes, status: int = 200, media: str = JSON, headers: Mapping[str, str] | None = None
-) -> None:
-    """Send a response without the framework."""
-    given = {"Content-Type": media, "Content-Length": str(len(body)), **(headers or {})}
-    encoded = [(name.lower().encode(), value.encode()) for name, value in given.items()]
-    await send({"type": "http.response.start", "status": status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_error(send: Send, error: GainrouteError) -> None:
-    """Send an error without the framework."""
-    body, status, headers = _error(error)
-    await send_response(send, body, status, JSON, headers)
-
-
 def error_response(error: GainrouteError) -> Response:
-    """The response to an error."""
-    body, status, headers = _error(error)
-    return Response(body, status, headers, JSON)
-
-
-def _error(error: GainrouteError) -> tuple[bytes, int, dict[str, str]]:
-    """Body, status and headers; other errors of the library are the request's fault, or that of its files."""
+    """The response to an error; other errors of the library are the request's fault, or that of its files."""
     if not isinstance(error, CoordinatorError):
         error = BadRequestError(str(error)) if isinstance(error, InputError) else HandshakeError(str(error))
     headers: dict[str, str] = {}
@@ -104,4 +82,4 @@ def _error(error: GainrouteError) -> tuple[bytes, int, dict[str, str]]:
     if isinstance(error, UnauthorizedError):
         # Browsers ask for a password: it is the token, with any user name.
         headers["WWW-Authenticate"] = 'Bearer realm="gainroute", Basic realm="gainroute"'
-    return json.dumps({"error": str(error), "code": error.code}).encode(), error.status, headers
+    return Response(json.dumps({"error": str(error), "code": error.code}), error.status, headers, JSON)

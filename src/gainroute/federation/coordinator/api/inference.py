@@ -12,11 +12,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gainroute.errors import GainrouteError
-from gainroute.federation.coordinator.api.http import json_response, read_body, send_error, send_response
+from gainroute.federation.coordinator.api.http import error_response, json_response, read_body
 from gainroute.federation.coordinator.api.triton import EXTENSIONS
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.schema import decision_id
-from gainroute.federation.coordinator.errors import CoordinatorError, NotFoundError
+from gainroute.federation.coordinator.errors import NotFoundError
 from gainroute.federation.coordinator.open_inference import (
     HEADER,
     Tensor,
@@ -34,15 +34,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class InferenceMiddleware:
-    """Answers POST …/infer before the framework sees it; passes everything else on.
-
-    Parameters
-    ----------
-    app
-        The app behind it.
-    coordinator
-        What answers.
-    """
+    """Answers POST …/infer before the framework sees it; passes everything else on."""
 
     def __init__(self, app: ASGIApp, coordinator: Coordinator) -> None:
         self._app, self._coordinator = app, coordinator
@@ -56,20 +48,16 @@ class InferenceMiddleware:
             return
         began, status = time.perf_counter(), 500
         try:
-            body, length = await self._infer(scope, receive, *found.groups())
-            status = 200
-        except GainrouteError as error:
-            status = error.status if isinstance(error, CoordinatorError) else status
-            await send_error(send, error)
-        else:
-            if length is None:
-                await send_response(send, body)
-            else:
-                await send_response(send, body, 200, "application/octet-stream", {HEADER: str(length)})
+            try:
+                response = await self._infer(scope, receive, *found.groups())
+            except GainrouteError as error:
+                response = error_response(error)
+            status = response.status_code
+            await response(scope, receive, send)
         finally:
             self._coordinator.metrics.requested(status, time.perf_counter() - began)
 
-    async def _infer(self, scope: Scope, receive: Receive, name: str, version: str | None) -> tuple[bytes, int | None]:
+    async def _infer(self, scope: Scope, receive: Receive, name: str, version: str | None) -> Response:
         coordinator = self._coordinator
         settings, state = coordinator.settings, scope["state"]
         coordinator.check_model(name, version)
@@ -82,7 +70,10 @@ class InferenceMiddleware:
                 raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
             return write_response(request, name, used, lambda tensor: _tensor(coordinator, outcome, first, tensor))
 
-        return await coordinator.infer(request.ids, state["request_id"], encode)
+        reply, length = await coordinator.infer(request.ids, state["request_id"], encode)
+        if length is None:
+            return Response(reply, media_type="application/json")
+        return Response(reply, headers={HEADER: str(length)}, media_type="application/octet-stream")
 
 
 def inference_routes(coordinator: Coordinator) -> APIRouter:

@@ -39,25 +39,12 @@ class _Job:
 
 
 class DecisionLog:
-    """Writes decisions, feedback, audit trail and state.
-
-    Parameters
-    ----------
-    settings
-        Path, and what is stored.
-
-    Attributes
-    ----------
-    error
-        Why the last write failed; empty if it succeeded.
-    alongside
-        Work done in the transaction of every group of decisions, in the writer's thread: state that must not fall
-        behind them.
-    """
+    """Writes decisions, feedback, audit trail and state."""
 
     def __init__(self, settings: LogSettings) -> None:
         self.path = settings.path
-        self.error = ""
+        self.error = ""  # why the last write failed
+        # Done in the transaction of every group of decisions, by the writer: state that must not fall behind them.
         self.alongside: Callable[[sqlite3.Connection], None] | None = None
         self._settings = settings
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -94,16 +81,9 @@ class DecisionLog:
         return first
 
     def append(self, outcome: Outcome, first: int, request_id: str, latency: float) -> asyncio.Future[None]:
-        """Write the decisions of a request; the future is done once they are on disk, or fails with `LogFailedError`.
+        """Write the decisions of a request, numbered from `first`; `latency` is in seconds.
 
-        Parameters
-        ----------
-        outcome
-            The answers.
-        first
-            Number of the first decision, from `numbers`.
-        request_id, latency
-            Of the request; latency in seconds.
+        The future is done once they are on disk, or fails with `LogFailedError`.
         """
         now, posteriors = time.time(), self._settings.posteriors
 
@@ -113,12 +93,9 @@ class DecisionLog:
         return self._submit(insert, alone=False)
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do `work` in a transaction of its own; returns once it is on disk.
+        """Do `work` in a transaction of its own; returns once it is on disk, or raises `LogFailedError`.
 
-        Raises
-        ------
-        LogFailedError
-            It could not be written. An exception of `work` itself is passed on, and nothing is written.
+        An exception of `work` itself is passed on, and nothing is written.
         """
         result: T = await self._submit(work, alone=True)
         return result
