@@ -18,7 +18,7 @@ from gainroute._util.blas import one_thread
 from gainroute._util.registry import Registry
 from gainroute.errors import GainrouteWarning, SettingError
 from gainroute.routing import _newton
-from gainroute.routing.inputs import as_posteriors, as_weights, check_positive
+from gainroute.routing.inputs import as_posteriors, as_weights, check_positive, ones
 from gainroute.routing.labels import as_labels
 from gainroute.routing.types import ArrayLike, FloatArray, IntArray, Stage
 
@@ -60,9 +60,9 @@ FOLD_DISTANCE = 1e-5  # of a fold's map, at most: scores to five digits, in two 
 
 def softmax(logits: FloatArray) -> FloatArray:
     """Rowwise softmax, computed in place."""
-    logits -= logits.max(axis=1, keepdims=True)
+    logits -= np.maximum.reduce(logits, axis=1, keepdims=True)
     np.exp(logits, out=logits)
-    logits /= logits @ np.ones((logits.shape[1], 1))
+    logits /= logits @ ones(logits.shape[1])[:, None]
     return logits
 
 

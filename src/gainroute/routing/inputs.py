@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "check_positive",
     "check_posteriors",
     "one_of",
+    "ones",
 ]
 
 SUM_TOLERANCE = 1e-3
@@ -111,7 +113,7 @@ def check_posteriors(local: FloatArray, present: BoolArray | None = None, name: 
     if present is not None and not present.all():
         local = np.where(present[..., None], local, np.float64(1 / local.shape[2]))
     # A matrix product sums rows faster than a reduction over a short axis, and carries NaN along.
-    sums = local @ np.ones(local.shape[2], dtype=local.dtype if local.dtype.itemsize > 2 else np.float32)
+    sums = local @ ones(local.shape[2], local.dtype if local.dtype.itemsize > 2 else np.dtype(np.float32))
     # Direct reductions: a service checks one row at a time, where each call counts. Comparisons with NaN are false.
     low, high = 1 - SUM_TOLERANCE, 1 + SUM_TOLERANCE
     if (
@@ -135,6 +137,12 @@ def check_posteriors(local: FloatArray, present: BoolArray | None = None, name: 
         f"{where} sums to {total:.6g}; posteriors sum to 1 within {SUM_TOLERANCE}: divide by the row sum if "
         "that is intended"
     )
+
+
+@lru_cache(maxsize=64)
+def ones(length: int, dtype: np.dtype[Any] = np.dtype(np.float64)) -> FloatArray:  # noqa: B008 (immutable)
+    """A vector of ones, made once; a product with it sums rows."""
+    return np.ones(length, dtype=dtype)
 
 
 def as_present(present: ArrayLike | None, shape: tuple[int, int]) -> BoolArray | None:

@@ -30,6 +30,8 @@ def in_class_order(values: Any, classes: LabelArray | None, name: str) -> Any:
     Columns that are only numbered (pandas' 0, 1, …, polars' column_0, …) have no names, and keep their order. One
     column more than there are classes (the wish to defer) goes last.
     """
+    if isinstance(values, np.ndarray):
+        return values
     tables = values if isinstance(values, (list, tuple)) else [values]
     if not any(_column_names(table) for table in tables):
         return values

@@ -66,12 +66,8 @@ def pool_mean(local_posteriors: Any, present: ArrayLike | None = None) -> FloatA
 def mean_over_parties(local: FloatArray, present: BoolArray | None = None) -> FloatArray:
     """`pool_mean` on arrays already checked, always in double precision."""
     if present is None:
-        # Summing party by party beats a reduction over the first axis of a wide array.
-        total: FloatArray = local[0].astype(np.float64)
-        for posterior in local[1:]:
-            total += posterior
-        if len(local) > 1:
-            total /= len(local)
+        total: FloatArray = np.add.reduce(local, axis=0, dtype=np.float64)
+        total /= len(local)
         return total
     weight = present[..., None]
     total = np.where(weight, local, 0.0).sum(axis=0, dtype=np.float64)

@@ -171,9 +171,9 @@ def round_one(
         True if every row is known to be a posterior or all NaN.
     """
     local = posteriors if isinstance(posteriors, np.ndarray) else _stacked(posteriors)
-    blank = np.isnan(local) if local.dtype.kind == "f" else np.False_
-    if not blank.any():
+    if local.dtype.kind != "f" or not np.isnan(np.minimum.reduce(local, axis=None, initial=0)):
         return router.route(local, checked=checked)
+    blank = np.isnan(local)
     present = ~blank.all(axis=-1)
     mixed = blank.any(axis=-1) & present
     if mixed.any():
@@ -191,7 +191,7 @@ def _stacked(posteriors: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
             f"the parties' posteriors have shapes {sorted(map(str, shapes))}; all must answer the same samples and "
             "classes"
         )
-    return np.stack(posteriors)
+    return np.array(posteriors)
 
 
 def round_two(router: Decider, decision: Decision, embeddings: Sequence[npt.NDArray[Any]], fuse: Fuse) -> Answer:
