@@ -23,10 +23,12 @@ from party_helpers import (
 from waiting import until
 
 from gainroute.errors import SettingError
+from gainroute.federation.pki.access import Caller
 from gainroute.federation.pki.certificates import CertificateFiles
 from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.base import PartyError, PartyRefusedError, PartyUnavailableError
 from gainroute.federation.transport.grpc_client import GrpcConnection
+from gainroute.federation.transport.grpc_server import _Stream
 from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.federation.transport.proto import party_pb2_grpc
 from gainroute.federation.transport.wire import chunks
@@ -146,41 +148,66 @@ def test_a_withdrawn_request_is_not_computed_when_its_turn_comes(federation):
     assert party.calls == 2
 
 
+class _Gated:
+    """Context and handler of a stream: a response is on its way until the gate opens."""
+
+    def __init__(self, *, immediate):
+        self.sent, self.busy, self.gate, self.immediate = [], False, asyncio.Event(), immediate
+        self.stream = _Stream(self, self, 8)
+
+    def is_immediate(self, request):
+        return self.immediate
+
+    async def answer(self, caller, request):
+        return pb.Response(correlation=request.correlation)
+
+    async def accept(self, number):
+        await self.stream.accept(Caller("main", "ff"), pb.Request(correlation=number))
+
+    async def write(self, response):
+        assert not self.busy, "two messages at a time"
+        self.busy = True
+        await self.gate.wait()
+        self.busy = False
+        self.sent.append(response.correlation)
+
+    def cancelled(self):
+        return False
+
+
 def test_a_request_withdrawn_while_its_answer_is_being_sent_delays_no_other():
     """gRPC sends one message at a time, and goes on sending when the sender is cancelled."""
-    from gainroute.federation.pki.access import Caller
-    from gainroute.federation.transport.grpc_server import _Stream
-
-    sent, busy, gate = [], [False], asyncio.Event()
-
-    class Context:
-        async def write(self, response):
-            assert not busy[0], "two messages at a time"
-            busy[0] = True
-            await gate.wait()
-            busy[0] = False
-            sent.append(response.correlation)
-
-        def cancelled(self):
-            return False
-
-    class Service:
-        async def answer(self, caller, request):
-            return pb.Response(correlation=request.correlation)
 
     async def main():
-        stream = _Stream(Service(), Context(), 8)
+        gated = _Gated(immediate=False)
         for number in (1, 2):
-            await stream.accept(Caller("main", "ff"), pb.Request(correlation=number))
-        await until(lambda: busy[0])
-        stream.withdraw(1)
+            await gated.accept(number)
+        await until(lambda: gated.busy)
+        gated.stream.withdraw(1)
         for _ in range(10):  # turns of the loop in which a cancellation would take effect
             await asyncio.sleep(0)
-        gate.set()
-        await stream.finish()
+        gated.gate.set()
+        await gated.stream.finish()
+        return gated.sent
 
-    run(main())
-    assert sent == [1, 2]
+    assert run(main()) == [1, 2]
+
+
+def test_a_party_that_stops_waits_for_an_immediate_answer_on_its_way():
+    async def main():
+        gated = _Gated(immediate=True)
+        reading = asyncio.ensure_future(gated.accept(1))
+        await until(lambda: gated.busy)
+        finishing = asyncio.ensure_future(gated.stream.finish())
+        for _ in range(10):  # turns of the loop in which it could finish
+            await asyncio.sleep(0)
+        assert not finishing.done()
+        gated.gate.set()
+        await finishing
+        reading.cancel()
+        return gated.sent
+
+    assert run(main()) == [1]
 
 
 def test_a_port_in_use_is_an_error_at_start(federation):

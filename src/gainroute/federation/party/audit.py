@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 
 from gainroute.errors import SettingError
@@ -87,12 +87,12 @@ class AuditLog:
         outcome
             "answered", or why not.
         """
-        entry = {
-            "time": timestamp(self._clock()), "coordinator": coordinator, "fingerprint": fingerprint,
-            "request_id": request_id, "round": round_, "model": model, "count": count, "unknown": unknown,
-            "outcome": outcome,
-        }  # fmt: skip
-        line = f"{json.dumps(entry)}\n".encode()
+        # By hand: json.dumps takes twice as long, and every answer waits for its line.
+        line = (
+            f'{{"time": "{timestamp(self._clock())}", "coordinator": {quoted(coordinator)}, '
+            f'"fingerprint": {quoted(fingerprint)}, "request_id": {quoted(request_id)}, "round": {round_}, '
+            f'"model": {quoted(model)}, "count": {count}, "unknown": {unknown}, "outcome": {quoted(outcome)}}}\n'
+        ).encode()
         if self._size and self._size + len(line) > self._max_bytes:
             self._rotate()
         written = os.write(self._file, line)  # unbuffered: the operating system has it before the answer is sent

@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,11 +91,12 @@ class GrpcConnection:
 
     def posteriors(self, ids: Sequence[Any], *, model: str, request_id: str) -> Awaitable[Reply]:
         """Round 1: local posteriors from the model version with this hash."""
-        return self._ask(pb.ROUND_POSTERIORS, ids, model, "", request_id)
+        return self._ask(pb.Request(round=pb.ROUND_POSTERIORS, model=model, request_id=request_id), ids)
 
     def embeddings(self, ids: Sequence[Any], *, model: str, codec: str, request_id: str) -> Awaitable[Reply]:
         """Round 2: embeddings from the model version with this hash, as they are after encoding and decoding."""
-        return self._ask(pb.ROUND_EMBEDDINGS, ids, model, codec, request_id)
+        request = pb.Request(round=pb.ROUND_EMBEDDINGS, model=model, codec=codec, request_id=request_id)
+        return self._ask(request, ids)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -108,47 +110,54 @@ class GrpcConnection:
 
     # ---- requests -----------------------------------------------------------------------------------
 
-    async def _ask(self, round_: pb.Round, ids: Sequence[Any], model: str, codec: str, request_id: str) -> Reply:
+    def _ask(self, request: pb.Request, ids: Sequence[Any]) -> Awaitable[Reply]:
+        """Send a request at once, without a task per party; only an unknown model, or no connection, is waited for."""
+        session = self._session
+        if session is None or session.ended.done() or not session.offers(request.model):
+            return self._ask_later(request, ids)
+        try:
+            return self._send(session, request, ids)
+        except PartyError as error:
+            failed: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
+
+    async def _ask_later(self, request: pb.Request, ids: Sequence[Any]) -> Reply:
         session = await self._connected()
-        if all(found.hash != model for found in session.description.models):
+        if not session.offers(request.model):
             await session.describe()  # the party may have loaded it since
+        return await self._send(session, request, ids)
+
+    def _send(self, session: GrpcSession, request: pb.Request, ids: Sequence[Any]) -> Awaitable[Reply]:
         description, limits = session.description, session.described
-        width = description.model(model).dimension
-        if posterior := round_ == pb.ROUND_POSTERIORS:
+        width, encoding = description.model(request.model).dimension, request.codec
+        if request.round == pb.ROUND_POSTERIORS:
             width, encoding = len(description.classes), POSTERIOR_ENCODING
         else:
-            description.check_codec(codec)
-            encoding = codec
+            description.check_codec(encoding)
         message_bytes = min(limits.max_message_bytes or DEFAULT_MESSAGE_BYTES, self._options.max_message_bytes)
         try:
             texts = id_texts(ids)
-            if not texts:
-                return Reply(np.zeros((0, width), np.float32), 0)
-            parts = chunks(texts, width, max_samples=limits.max_samples, message_bytes=message_bytes)
-            requests = [
-                pb.Request(round=round_, model=model, codec=codec, request_id=request_id, ids=texts[part])
-                for part in parts
-            ]
+            parts = [pb.Request(ids=texts[part]) for part in
+                     chunks(texts, width, max_samples=limits.max_samples, message_bytes=message_bytes)]  # fmt: skip
         except (InputError, UnicodeEncodeError) as error:
             raise PartyRefusedError(self.name, f"an id is not valid: {error}") from error
+        for part in parts:
+            part.MergeFrom(request)
+        replies = [session.request(part, partial(self._read, part, width, encoding)) for part in parts]
+        return replies[0] if len(replies) == 1 else _joined(replies, width)
 
-        async def ask(request: pb.Request) -> Reply:
-            response = await session.request(request)
-            kind = response.WhichOneof("result")
-            if kind == "answer":
-                shape = (len(request.ids), width)
-                return read_answer(
-                    self.name, response.answer, model=model, shape=shape, encoding=encoding, posterior=posterior
-                )
-            if kind is None:
-                raise PartyRefusedError(self.name, "its response holds neither an answer nor a failure")
-            temporary = response.failure.code in (pb.Failure.CODE_QUOTA, pb.Failure.CODE_UNAVAILABLE)
-            raise (PartyUnavailableError if temporary else PartyRefusedError)(self.name, response.failure.message)
-
-        if len(requests) == 1:
-            return await ask(requests[0])
-        replies = await asyncio.gather(*map(ask, requests))
-        return Reply(np.concatenate([r.values for r in replies]), sum(r.payload_bytes for r in replies))
+    def _read(self, request: pb.Request, width: int, encoding: str, response: pb.Response) -> Reply:
+        kind = response.WhichOneof("result")
+        if kind == "answer":
+            shape, posterior = (len(request.ids), width), request.round == pb.ROUND_POSTERIORS
+            return read_answer(
+                self.name, response.answer, model=request.model, shape=shape, encoding=encoding, posterior=posterior
+            )
+        if kind is None:
+            raise PartyRefusedError(self.name, "its response holds neither an answer nor a failure")
+        temporary = response.failure.code in (pb.Failure.CODE_QUOTA, pb.Failure.CODE_UNAVAILABLE)
+        raise (PartyUnavailableError if temporary else PartyRefusedError)(self.name, response.failure.message)
 
     # ---- staying connected --------------------------------------------------------------------------
 
@@ -219,3 +228,9 @@ class GrpcConnection:
                     retiring.add_done_callback(self._retiring.discard)
                     self._session = fresh
                     opened, stale = loop.time(), False
+
+
+async def _joined(parts: Sequence[Awaitable[Reply]], width: int) -> Reply:
+    replies = await asyncio.gather(*parts)
+    values = np.concatenate([np.zeros((0, width), np.float32), *(reply.values for reply in replies)])
+    return Reply(values, sum(reply.payload_bytes for reply in replies))

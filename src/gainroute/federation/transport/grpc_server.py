@@ -55,6 +55,10 @@ class RequestHandler(Protocol):
         """Describe the party."""
         ...
 
+    def is_immediate(self, request: pb.Request) -> bool:
+        """Whether `answer` takes so little time that the next request may wait for it."""
+        ...
+
     async def answer(self, caller: Caller, request: pb.Request) -> pb.Response:
         """Answer a request. It does not raise: a failure is a response too."""
         ...
@@ -119,11 +123,14 @@ class _Stream:
         self._sending: set[int] = set()
 
     async def accept(self, caller: Caller, request: pb.Request) -> None:
-        """Start answering a request, as soon as the number of requests in flight allows it."""
+        """Answer a request, or start answering it as soon as the number of requests in flight allows it."""
         number = request.correlation
         if number in self._tasks:
             reason = f"correlation {number} is in use; every open request needs a number of its own"
             await self.write(failure(request, pb.Failure.CODE_INVALID, reason))
+            return
+        if self._handler.is_immediate(request):
+            await self.write(await self._handler.answer(caller, request))
             return
         await self._slots.acquire()
         task = self._tasks[number] = asyncio.ensure_future(self._answer(caller, request))
@@ -156,6 +163,8 @@ class _Stream:
         """Wait until every request in flight is answered."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
+        async with self._writing:  # the reader may be sending an immediate answer
+            pass
 
     def cancel(self) -> None:
         """Abandon the requests in flight."""

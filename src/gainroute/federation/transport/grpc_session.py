@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from gainroute.federation.transport.proto import party_pb2_grpc
 from gainroute.federation.transport.wire import read_description
 
 __all__ = ["ClientOptions", "GrpcSession"]
+
+Read = Callable[[pb.Response], Any]
 
 MAX_UNSENT = 1024
 
@@ -111,7 +114,7 @@ class GrpcSession:
         self._stub = party_pb2_grpc.PartyStub(self._channel)
         self._call: Any = None
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[pb.Response]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Any], Read]] = {}
         self._unsent: asyncio.Queue[pb.Request] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -139,21 +142,29 @@ class GrpcSession:
         self.description = read_description(self.party, self.described)
         return self.description
 
-    async def request(self, request: pb.Request) -> pb.Response:
-        """Send a request, whose number is set here, and return its response. Cancelling withdraws the request."""
+    def offers(self, model: str) -> bool:
+        """Whether the party has described a model version with this hash."""
+        return any(found.hash == model for found in self.description.models)
+
+    def request(self, request: pb.Request, read: Read = lambda response: response) -> asyncio.Future[Any]:
+        """Send a request, whose number is set here; the future holds what `read` returns for its response.
+
+        Cancelling the future withdraws the request.
+        """
         if self.ended.done():
             raise self._reason()
         if self._unsent.qsize() >= MAX_UNSENT:
             raise PartyUnavailableError(self.party, f"{MAX_UNSENT} requests are queued: the party does not keep up")
         number = request.correlation = next(self._numbers)
-        response: asyncio.Future[pb.Response] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = response
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer, read
+        answer.add_done_callback(lambda _: self._withdraw(number))
         self._unsent.put_nowait(request)
-        try:
-            return await response
-        finally:
-            if self._waiting.pop(number, None) is not None:  # the caller no longer waits for the answer
-                self._unsent.put_nowait(pb.Request(correlation=number, cancel=True))
+        return answer
+
+    def _withdraw(self, number: int) -> None:
+        if self._waiting.pop(number, None) is not None:  # the caller no longer waits for the answer
+            self._unsent.put_nowait(pb.Request(correlation=number, cancel=True))
 
     async def _write(self) -> None:
         # In a task of its own: gRPC ends the whole stream if a caller is cancelled while it writes.
@@ -169,9 +180,13 @@ class GrpcSession:
                 if response is aio.EOF:
                     reason = _rpc_error(self.party, await self._call.code(), await self._call.details() or "")
                     break
-                waiting = self._waiting.pop(response.correlation, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(response)
+                answer, read = self._waiting.pop(response.correlation, (None, None))
+                if answer is None or read is None or answer.done():
+                    continue
+                try:
+                    answer.set_result(read(response))
+                except Exception as error:  # noqa: BLE001 (the caller gets it)
+                    answer.set_exception(error)
         except aio.AioRpcError as error:
             reason = _rpc_error(self.party, error.code(), error.details() or "")
         finally:
@@ -181,9 +196,9 @@ class GrpcSession:
         if not self.ended.done():
             self.ended.set_result(reason)
         waiting, self._waiting = self._waiting, {}
-        for response in waiting.values():
-            if not response.done():
-                response.set_exception(self._reason())
+        for answer, _ in waiting.values():
+            if not answer.done():
+                answer.set_exception(self._reason())
 
     def _reason(self) -> PartyError:
         reason = self.ended.result()
@@ -192,7 +207,7 @@ class GrpcSession:
     async def retire(self, longest: float = 30.0) -> None:
         """Let requests in flight finish, then close. New requests go to another session."""
         if self._waiting:
-            await asyncio.wait(list(self._waiting.values()), timeout=longest)
+            await asyncio.wait([answer for answer, _ in self._waiting.values()], timeout=longest)
         await self.close()
 
     async def close(self) -> None:

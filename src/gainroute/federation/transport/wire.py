@@ -32,7 +32,7 @@ def chunks(ids: Sequence[str], width: int, *, max_samples: int, message_bytes: i
     message_bytes
         Longest message that both sides accept.
     """
-    longest = 4 * max(map(len, ids)) + 8  # a character takes at most four bytes
+    longest = 4 * max(map(len, ids), default=0) + 8  # a character takes at most four bytes
     fit = (message_bytes - FRAMING) // max(longest, 4 * width + 8)
     if fit < 1:
         raise InputError(
