@@ -18,9 +18,12 @@ GENERATED = ("party_pb2.py", "party_pb2.pyi", "party_pb2_grpc.py")
 EXPORTED = {
     "party_pb2.py": (
         "DESCRIPTOR", "Answer", "DescribeReply", "DescribeRequest", "Failure", "Model", "Request", "Response", "Round",
-        "Tensor", "ROUND_EMBEDDINGS", "ROUND_POSTERIORS", "ROUND_UNSPECIFIED",
+        "Task", "TaskReply", "TaskResult", "Tensor", "ROUND_EMBEDDINGS", "ROUND_POSTERIORS", "ROUND_UNSPECIFIED",
     ),
-    "party_pb2_grpc.py": ("Party", "PartyServicer", "PartyStub", "add_PartyServicer_to_server"),
+    "party_pb2_grpc.py": (
+        "Party", "PartyServicer", "PartyStub", "add_PartyServicer_to_server", "Training", "TrainingServicer",
+        "TrainingStub", "add_TrainingServicer_to_server",
+    ),
 }  # fmt: skip
 
 

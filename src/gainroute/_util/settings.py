@@ -25,7 +25,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["load_settings", "parse_settings"]
+__all__ = ["build_settings", "load_settings", "parse_settings"]
 
 T = TypeVar("T")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -86,7 +86,7 @@ def parse_settings(
         raise SettingError(f"{where} is not valid TOML: {error}") from None
     if prefix:
         _apply_environment(kind, table, prefix, os.environ if environment is None else environment)
-    return _build(kind, table, where, folder or Path.cwd())
+    return build_settings(kind, table, where, folder or Path.cwd())
 
 
 # ---- the environment --------------------------------------------------------------------------------
@@ -141,7 +141,8 @@ def _from_text(kind: Any, text: str, name: str) -> Any:
 # ---- the file ---------------------------------------------------------------------------------------
 
 
-def _build(kind: type[T], table: Any, where: str, folder: Path) -> T:
+def build_settings(kind: type[T], table: Any, where: str, folder: Path) -> T:
+    """Build a dataclass from a table of plain values; `where` names it in errors, relative paths start at `folder`."""
     if not isinstance(table, dict):
         raise SettingError(f"{where} is {table!r}; it has to be a table")
     hints = get_type_hints(kind)
@@ -158,14 +159,14 @@ def _build(kind: type[T], table: Any, where: str, folder: Path) -> T:
         if name not in given and isinstance(known.default, Path):
             given[name] = folder / known.default
         elif name not in given and _is_table(hints[name]):
-            given[name] = _build(hints[name], {}, f"{where}: {name}", folder)
+            given[name] = build_settings(hints[name], {}, f"{where}: {name}", folder)
     return kind(**given)
 
 
 def _value(kind: Any, value: Any, where: str, folder: Path) -> Any:
     origin = get_origin(kind)
     if _is_table(kind):
-        return _build(kind, value, where, folder)
+        return build_settings(kind, value, where, folder)
     if origin is tuple:
         if not isinstance(value, list):
             raise SettingError(f"{where} is {value!r}; it has to be a list")

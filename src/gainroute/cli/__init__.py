@@ -18,6 +18,7 @@ from gainroute.cli import (
     demo,
     evaluate,
     export,
+    federate,
     fit,
     party,
     plan,
@@ -76,13 +77,14 @@ _COMMANDS: dict[Callable[..., None], str] = {  # in the order of `gainroute --he
     report.report: "Rebuild tables and figures from records.",
     train.train: "Train both routes on your own views.",
     evaluate.evaluate: "Apply a trained run to new data.",
+    federate.federate: "Form a federation across organisations: align, train, deploy.",
     up.up: "Serve a run on this machine, with a dashboard.",
     coordinator.coordinator: "Serve a federation over HTTP.",
     party.party: "Serve one party, beside its own data.",
     export.export: "Export a trained run's parties as ONNX files.",
     recalibrate.recalibrate: "Refit a router from its decision log.",
 }
-_RESUMABLE = (demo.demo, reproduce.reproduce, train.train)
+_RESUMABLE = (demo.demo, federate.federate, reproduce.reproduce, train.train)
 for _command, _text in _COMMANDS.items():
     app.command(cls=ResumableCommand if _command in _RESUMABLE else Command, short_help=_text)(_command)
 app.add_typer(data.data, name="data", short_help="Prepare the benchmarks' data.")

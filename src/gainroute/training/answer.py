@@ -18,7 +18,7 @@ from gainroute.training.routes import Routes
 from gainroute.training.trained_run import TrainedFusion, TrainedParty
 from gainroute.training.training_view import forward_all
 
-__all__ = ["answer", "answer_as_served", "answer_defer"]
+__all__ = ["answer", "answer_as_served", "answer_defer", "answer_subsets"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -44,7 +44,7 @@ def answer(routes: Routes, part: Part, device: str = "cpu") -> RouteAnswers:
     embeddings = [embedding.numpy() for embedding in routes.strong.embed(part.views, device)]
     fusion = TrainedFusion(routes.strong.head, routes.masked, device)
     defer = answer_defer(routes.defer, part.views, device)
-    by_subset = _answer_subsets(fusion, embeddings)
+    by_subset = answer_subsets(fusion, embeddings)
     return RouteAnswers.from_posteriors(part.ids, part.labels, local, fusion(embeddings), by_subset, defer)
 
 
@@ -66,7 +66,7 @@ def answer_as_served(
     """
     local = np.stack([party.posteriors(ids.tolist()) for party in parties])
     sent = [round_trip(party.embeddings(ids.tolist()), codec) for party in parties]
-    return RouteAnswers.from_posteriors(ids, labels, local, fusion(sent), _answer_subsets(fusion, sent))
+    return RouteAnswers.from_posteriors(ids, labels, local, fusion(sent), answer_subsets(fusion, sent))
 
 
 def answer_defer(
@@ -79,7 +79,8 @@ def answer_defer(
     }
 
 
-def _answer_subsets(fusion: TrainedFusion, embeddings: Sequence[Float32]) -> dict[tuple[int, ...], IntArray]:
+def answer_subsets(fusion: TrainedFusion, embeddings: Sequence[Float32]) -> dict[tuple[int, ...], IntArray]:
+    """The answers of the masked head for every subset of parties that a record keeps."""
     everyone = np.arange(len(embeddings))
     return {
         chosen: fusion.masked(embeddings, np.isin(everyone, chosen)).argmax(axis=1).astype(np.int64)

@@ -29,7 +29,7 @@ from gainroute.training.data.splits import content_hash, split_hash, stratified_
 from gainroute.training.routes import TrainingData
 from gainroute.training.training_view import TrainingView
 
-__all__ = ["Prepared", "encode_labels", "prepare_dataset", "prepare_views", "read_aligned"]
+__all__ = ["Prepared", "encode_labels", "prepare_dataset", "prepare_views", "read_aligned", "split_rows"]
 
 Paths = Sequence["str | os.PathLike[str]"]
 
@@ -129,6 +129,21 @@ def read_aligned(
     return ids, aligned, np.asarray(values)
 
 
+def split_rows(
+    labels: LabelArray, test: float, calibration: float, seed: int
+) -> tuple[tuple[str, ...], IntArray, list[IntArray]]:
+    """Class names, labels as 0 … K − 1, and the rows that train, calibrate and test, stratified by class."""
+    unique, counts = np.unique(labels, return_counts=True)
+    if len(unique) < 2 or counts.min() < _FEWEST:
+        found = ", ".join(f"{name} {count}" for name, count in zip(unique[:5], counts[:5], strict=True))
+        raise DataError(f"classes by size: {found}…: at least 2 classes of {_FEWEST} samples each are needed")
+    class_names = tuple(str(name) for name in unique.tolist())
+    codes = encode_labels(labels, class_names)
+    rest, held_out = stratified_split(codes, test, seed)
+    first, second = stratified_split(codes[rest], calibration, seed)
+    return class_names, codes, [rest[first], rest[second], held_out]
+
+
 def prepare_views(
     views: Paths,
     labels: str | os.PathLike[str],
@@ -164,15 +179,7 @@ def prepare_views(
     strange = sorted(set(kinds) - set(names))
     if strange:
         raise SettingError(f"a kind is given for {strange[0]!r}, but the views are {', '.join(names)}")
-    unique, counts = np.unique(values, return_counts=True)
-    if len(unique) < 2 or counts.min() < _FEWEST:
-        found = ", ".join(f"{name} {count}" for name, count in zip(unique[:5], counts[:5], strict=True))
-        raise DataError(f"classes by size: {found}…: at least 2 classes of {_FEWEST} samples each are needed")
-    class_names = tuple(str(name) for name in unique.tolist())
-    codes = encode_labels(values, class_names)
-    rest, held_out = stratified_split(codes, test, seed)
-    first, second = stratified_split(codes[rest], calibration, seed)
-    train, held = rest[first], rest[second]
+    class_names, codes, (train, held, held_out) = split_rows(values, test, calibration, seed)
     fitted = tuple(fit_preprocess(view.take(train).raw, kinds.get(view.name, "auto")) for view in aligned)
     whole = Part(ids, codes, tuple(apply_preprocess(p, view.raw) for p, view in zip(fitted, aligned, strict=True)))
     split = split_hash(*((ids[rows], codes[rows]) for rows in (train, held, held_out)))

@@ -33,7 +33,15 @@ from gainroute.training.routes import Routes, train_routes
 from gainroute.training.settings import RouteSettings, default_route_settings
 from gainroute.training.trained_run import TrainedFusion, TrainedParty, load_fusion, load_parties, write_run
 
-__all__ = ["TrainedRun", "answer_views", "calibrate_run", "describe_training", "load_calibrated_router", "train_run"]
+__all__ = [
+    "TrainedRun",
+    "answer_views",
+    "calibrate_run",
+    "describe_training",
+    "fit_router",
+    "load_calibrated_router",
+    "train_run",
+]
 
 
 @dataclass(frozen=True)
@@ -175,6 +183,15 @@ def _count(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def fit_router(answers: RouteAnswers, class_names: Sequence[str], *, budget: float, seed: int) -> ExpectedGainRouter:
+    """Calibrate the expected-gain router on answers of both routes."""
+    router = ExpectedGainRouter(budget, seed=seed, classes=class_names)
+    labels = np.array(class_names)[answers.labels]
+    # The columns are the run's own: a poor model is no sign of another order.
+    router.fit(answers.local_posteriors, labels, strong_posterior=answers.strong_posterior, check_class_order=False)
+    return router
+
+
 def calibrate_run(
     run_dir: str | os.PathLike[str],
     answers: RouteAnswers,
@@ -200,10 +217,7 @@ def calibrate_run(
     """
     run = RunFolder(run_dir)
     provenance, names = run.provenance(codec), run.class_names
-    router = ExpectedGainRouter(budget, seed=seed, classes=names)
-    labels = np.array(names)[answers.labels]
-    # The columns are the run's own: a poor model is no sign of another order.
-    router.fit(answers.local_posteriors, labels, strong_posterior=answers.strong_posterior, check_class_order=False)
+    router = fit_router(answers, names, budget=budget, seed=seed)
     save(router, run.server.router, provenance=provenance)
     return router
 

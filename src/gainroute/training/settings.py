@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gainroute.errors import SettingError
 
@@ -113,6 +113,11 @@ class RouteSettings:
     vfl: VflSettings
     masked: MaskedSettings
     defer: DeferSettings = field(default_factory=DeferSettings)
+
+    def with_label_kept(self, kept: float) -> RouteSettings:
+        """The same settings for labels of which randomised response has kept this share."""
+        parts = {name: replace(getattr(self, name), label_kept=kept) for name in ("local", "vfl", "masked")}
+        return replace(self, **parts)
 
 
 def default_route_settings(

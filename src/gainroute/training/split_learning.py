@@ -112,6 +112,18 @@ class TrainingParty:
             torch.autograd.backward([embedding, local], [gradient, None])
         self._stepper.step()
 
+    def train_alone(self, stage: TrainingStage) -> None:
+        """Train the encoder with the loss of its own classifier, without gradients of a server; or resume."""
+        zero = torch.zeros(())
+
+        def epoch(number: int) -> float:
+            self.begin_epoch(stage.view_seed, number)
+            for rows in stage.batches(len(self._labels), self._settings, number):
+                self.backward(zero.expand_as(self.forward(rows)))
+            return 0.0
+
+        stage.run(epoch, self._settings.epochs, self.state())
+
     def state(self) -> dict[str, Stateful]:
         """What a checkpoint keeps of this party."""
         parts: dict[str, Stateful] = {"encoder": ModelState(self.encoder), "stepper": self._stepper}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +14,15 @@ import torch
 from gainroute._util.files import write_json, write_npz
 from gainroute.errors import ShapeError
 from gainroute.io.answering_party import AnsweringParty
-from gainroute.io.preprocess import preprocess_from_json
+from gainroute.io.preprocess import Preprocess, preprocess_from_json
 from gainroute.io.run_folder import PartyFolder, RunFolder, ServerFolder, read_json
-from gainroute.training.models.build import load_model, save_model
+from gainroute.training.models.build import ModelSpec, load_model, save_model
 from gainroute.training.optimise import check_device
 from gainroute.training.prepare import Prepared
 from gainroute.training.routes import Routes, predict
 from gainroute.training.training_view import forward_all
 
-__all__ = ["TrainedFusion", "TrainedParty", "load_fusion", "load_parties", "write_run"]
+__all__ = ["TrainedFusion", "TrainedParty", "load_fusion", "load_parties", "write_party", "write_run"]
 
 
 def write_run(folder: str | os.PathLike[str], routes: Routes, prepared: Prepared) -> RunFolder:
@@ -40,17 +41,39 @@ def write_run(folder: str | os.PathLike[str], routes: Routes, prepared: Prepared
     names, classes = list(prepared.train.party_names), list(prepared.class_names)
     served = prepared.calibration.joined(prepared.test) if prepared.whole is None else prepared.whole
     for index, name in enumerate(names):
-        party = run.party(name)
-        save_model(routes.local[index], routes.local_specs[index], party.local_model)
-        save_model(strong.encoders[index], strong.encoder_specs[index], party.encoder)
-        preprocess = prepared.preprocess[index].to_json()
-        write_json(party.description, {"name": name, "class_names": classes, "preprocess": preprocess})
-        write_npz(party.views, {"ids": served.ids, "x": served.views[index]}, compress=True)
+        write_party(
+            run.party(name).path, name, classes, prepared.preprocess[index],
+            local=(routes.local_specs[index], routes.local[index]),
+            encoder=(strong.encoder_specs[index], strong.encoders[index]),
+            ids=served.ids, inputs=served.views[index],
+        )  # fmt: skip
     save_model(strong.head, strong.head_spec, run.server.head)
     save_model(routes.masked, strong.head_spec, run.server.masked_head)
     # Written last: a folder with this file is complete.
     write_json(run.description, {"party_names": names, "class_names": classes})
     return run
+
+
+def write_party(
+    folder: str | os.PathLike[str],
+    name: str,
+    class_names: Sequence[str],
+    preprocess: Preprocess,
+    *,
+    local: tuple[ModelSpec, torch.nn.Module],
+    encoder: tuple[ModelSpec, torch.nn.Module],
+    ids: npt.NDArray[Any],
+    inputs: npt.NDArray[np.float32],
+) -> PartyFolder:
+    """Write a party's folder: both models with their descriptions, and the preprocessed views it can answer for."""
+    party = PartyFolder(folder)
+    for (spec, model), path in ((local, party.local_model), (encoder, party.encoder)):
+        save_model(model, spec, path)
+    write_npz(party.views, {"ids": ids, "x": inputs}, compress=True)
+    # Written last: a folder with this file is complete.
+    body = {"name": name, "class_names": list(class_names), "preprocess": preprocess.to_json()}
+    write_json(party.description, body)
+    return party
 
 
 class TrainedParty(AnsweringParty):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Callable
@@ -93,6 +94,13 @@ class AuditLog:
             f'"fingerprint": {quoted(fingerprint)}, "request_id": {quoted(request_id)}, "round": {round_}, '
             f'"model": {quoted(model)}, "count": {count}, "unknown": {unknown}, "outcome": {quoted(outcome)}}}\n'
         ).encode()
+        self._append(line)
+
+    def write(self, **entry: object) -> None:
+        """Append a line with these fields and the time. Raises OSError if it cannot be written."""
+        self._append(f"{json.dumps({'time': timestamp(self._clock()), **entry})}\n".encode())
+
+    def _append(self, line: bytes) -> None:
         if self._size and self._size + len(line) > self._max_bytes:
             self._rotate()
         written = os.write(self._file, line)  # unbuffered: the operating system has it before the answer is sent

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gainroute.errors import SettingError
 from gainroute.federation.event_loop import run
@@ -22,6 +22,9 @@ from gainroute.federation.pki.access import Access, DenyList
 from gainroute.federation.pki.certificates import Identity
 from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.grpc_server import GrpcServer, ServerOptions
+
+if TYPE_CHECKING:
+    from gainroute.federation.formation.training_service import TrainingService
 
 __all__ = ["PartyNode", "run_party"]
 
@@ -48,6 +51,9 @@ class PartyNode:
         _check_own(self._certificate, settings.name)
         access = Access(settings.coordinators, None if settings.deny_list is None else DenyList(settings.deny_list))
         self._views = open_views(settings.views)
+        trains = bool(settings.training.coordinators)
+        if trains and settings.source.run is not None:
+            settings.source.run.mkdir(parents=True, exist_ok=True)
         source = source or open_source(settings.source, settings.name, self._views, settings.threads)
         self._service = PartyService(settings, source, self._certificate)
         # A message is slightly longer than the numbers or ids in it.
@@ -56,7 +62,12 @@ class PartyNode:
             max_in_flight=settings.max_in_flight,
             reflection=settings.reflection,
         )
-        self._server = GrpcServer(self._service, access, self._certificate, options)
+        self._training: TrainingService | None = None
+        if trains:
+            from gainroute.federation.formation.training_service import TrainingService
+
+            self._training = TrainingService(settings, access, self._service.audit, self._service.rescan)
+        self._server = GrpcServer(self._service, access, self._certificate, options, self._training)
         self._rescanning: asyncio.Task[None] | None = None
         self.address = ""
 
@@ -73,7 +84,7 @@ class PartyNode:
         return {
             "name": self.settings.name,
             "coordinators": list(self.settings.coordinators),
-            "classes": list(versions[0].classes),
+            "classes": list(versions[0].classes) if versions else [],
             "models": [{"hash": version.model.hash, "dimension": version.model.dimension} for version in versions],
             "codecs": list(self.settings.codecs),
             "certificate_days_left": round(self._certificate.info.days_left(), 1),
@@ -100,6 +111,8 @@ class PartyNode:
             self._rescanning.cancel()
             await asyncio.gather(self._rescanning, return_exceptions=True)
         await self._server.stop(self.settings.drain_seconds if grace is None else grace)
+        if self._training is not None:
+            self._training.close()
         self._service.close()
         if self._views is not None:
             self._views.close()

@@ -63,13 +63,13 @@ class PartyService:
         self._settings, self._source, self._certificate, self._clock = settings, source, certificate, clock
         self._quota = Quota(settings.quota.samples_per_minute, settings.quota.embeddings_per_minute)
         audit = settings.audit
-        self._audit = AuditLog(audit.path, max_bytes=audit.max_bytes, keep=audit.keep, sync=audit.sync)
+        self.audit = AuditLog(audit.path, max_bytes=audit.max_bytes, keep=audit.keep, sync=audit.sync)
         self._models = ThreadPoolExecutor(settings.workers, thread_name_prefix="model")
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="scan")
         self._denials: dict[str, float] = {}
         self.versions = source.scan()
         self._scanned = clock()
-        if not self.versions:
+        if not self.versions and not settings.training.coordinators:
             raise DataError("there is no model version to answer with: the log above says why; check [source]")
 
     # ---- versions -----------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class PartyService:
         versions = list(self.versions.values())
         return pb.DescribeReply(
             name=self._settings.name,
-            classes=versions[0].classes,
+            classes=versions[0].classes if versions else (),
             models=[pb.Model(hash=version.model.hash, dimension=version.model.dimension) for version in versions],
             codecs=self._settings.codecs,
             revision=REVISION,
@@ -196,7 +196,7 @@ class PartyService:
 
     def _record(self, caller: Caller, request: pb.Request, unknown: int, outcome: str) -> bool:
         try:
-            self._audit.record(
+            self.audit.record(
                 coordinator=caller.name,
                 fingerprint=caller.fingerprint,
                 request_id=request.request_id[:MAX_NAME],
@@ -230,7 +230,7 @@ class PartyService:
         """Stop the threads and close the audit log."""
         self._models.shutdown(wait=False, cancel_futures=True)
         self._scanner.shutdown(wait=False, cancel_futures=True)
-        self._audit.close()
+        self.audit.close()
 
 
 def _request_id(request: pb.Request) -> dict[str, object]:

@@ -19,6 +19,7 @@ __all__ = [
     "PartySettings",
     "QuotaSettings",
     "SourceSettings",
+    "TrainingSettings",
     "ViewSettings",
     "load_party_settings",
     "parse_party_settings",
@@ -143,6 +144,45 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """Taking part in the training of a federation: off unless coordinators are named.
+
+    Attributes
+    ----------
+    coordinators
+        Names of the coordinators that may train.
+    views
+        The party's views with ids, from which it trains: .npz (`ids`, `x`) or Parquet. They never leave the party.
+    labels
+        The party's labels with ids, if it has any: .npz (`ids`, `labels`) or Parquet.
+    folder
+        Where keys, alignments and checkpoints are kept.
+    kind
+        "images" or "features", to override what the shape of the views implies.
+    id_column, label_column
+        Of Parquet files.
+    max_ids
+        Most ids that are aligned.
+    max_gradient
+        A gradient with a larger absolute value is refused.
+    """
+
+    coordinators: tuple[str, ...] = ()
+    views: Path | None = None
+    labels: Path | None = None
+    folder: Path = Path("training")
+    kind: Literal["auto", "images", "features"] = "auto"
+    id_column: str = "id"
+    label_column: str = "label"
+    max_ids: int = 1_000_000
+    max_gradient: float = 1e3
+
+    def __post_init__(self) -> None:
+        if self.coordinators and self.views is None:
+            raise SettingError("training.views is missing: name the file of views to train on")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartySettings:
     """Settings of one party process. Relative paths start at the folder of the settings file.
 
@@ -154,7 +194,7 @@ class PartySettings:
         Names of the coordinators that are answered.
     tls
         The party's certificate and key, and the authority it trusts.
-    source, views, quota, audit
+    source, views, quota, audit, training
         See the classes.
     listen
         ``host:port``; port 0 takes a free one.
@@ -186,6 +226,7 @@ class PartySettings:
     views: ViewSettings = field(default_factory=ViewSettings)
     quota: QuotaSettings = field(default_factory=QuotaSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
     deny_list: Path | None = None
     codecs: tuple[str, ...] = CODECS
     workers: int = 1
@@ -203,6 +244,11 @@ class PartySettings:
             raise SettingError("source.columns needs no views: remove [views]")
         if not self.coordinators:
             raise SettingError("coordinators is empty, so no request would be answered: name one or more")
+        strangers = sorted(set(self.training.coordinators) - set(self.coordinators))
+        if strangers:
+            raise SettingError(f"training.coordinators names {strangers[0]!r}; add it to coordinators as well")
+        if self.training.coordinators and self.source.run is None:
+            raise SettingError("training needs source.run, the folder in which trained versions are kept: set it")
         if not self.codecs or set(self.codecs) - set(CODECS):
             raise SettingError(f"codecs is {list(self.codecs)}; one or more of {', '.join(CODECS)} are needed")
         for name, least in (

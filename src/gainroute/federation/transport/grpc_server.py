@@ -230,6 +230,8 @@ class GrpcServer:
         The party's own. Changed files are used from the next connection on.
     options
         Limits.
+    training
+        Carries out training tasks; None if the party does not train.
     """
 
     def __init__(
@@ -238,7 +240,9 @@ class GrpcServer:
         access: Access,
         certificate: ReloadingCertificate,
         options: ServerOptions | None = None,
+        training: party_pb2_grpc.TrainingServicer | None = None,
     ) -> None:
+        self._training = training
         self._handler, self._access, self._certificate = handler, access, certificate
         self._options = options or ServerOptions()
         self._server: Any = None
@@ -265,6 +269,8 @@ class GrpcServer:
             maximum_concurrent_rpcs=options.max_streams,
         )
         party_pb2_grpc.add_PartyServicer_to_server(self._servicer, self._server)
+        if self._training is not None:
+            party_pb2_grpc.add_TrainingServicer_to_server(self._training, self._server)
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if options.reflection:

@@ -18,7 +18,7 @@ from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.federation.transport.proto import party_pb2_grpc
 from gainroute.federation.transport.wire import read_description
 
-__all__ = ["ClientOptions", "GrpcSession"]
+__all__ = ["ClientOptions", "GrpcSession", "open_channel", "rpc_error"]
 
 Read = Callable[[pb.Response], Any]
 
@@ -54,7 +54,7 @@ class ClientOptions:
     http_proxy: bool = False
 
 
-def _rpc_error(party: str, code: Any, details: str) -> PartyError:
+def rpc_error(party: str, code: Any, details: str) -> PartyError:
     """Convert a gRPC status to an error that a coordinator can act on."""
     status = grpc.StatusCode
     if "CERTIFICATE_VERIFY_FAILED" in details or "Hostname" in details or "verification" in details:
@@ -72,6 +72,25 @@ def _rpc_error(party: str, code: Any, details: str) -> PartyError:
     if code is status.UNAVAILABLE and "Socket closed" in details:
         details += "; it may have refused this coordinator's certificate"
     return PartyUnavailableError(party, f"{code.name.lower() if code else 'closed'}: {details}")
+
+
+def open_channel(party: str, address: str, credentials: grpc.ChannelCredentials, options: ClientOptions) -> aio.Channel:
+    """Open a channel to the party of that name, and to no one else."""
+    return aio.secure_channel(
+        address,
+        credentials,
+        options=[
+            ("grpc.ssl_target_name_override", Identity("party", party).dns),
+            ("grpc.default_authority", Identity("party", party).dns),
+            ("grpc.use_local_subchannel_pool", 1),  # a new attempt is a new connection, with the current files
+            ("grpc.enable_http_proxy", int(options.http_proxy)),
+            ("grpc.max_receive_message_length", options.max_message_bytes),
+            ("grpc.max_send_message_length", options.max_message_bytes),
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 5_000),
+            ("grpc.http2.max_pings_without_data", 0),
+        ],
+    )
 
 
 class GrpcSession:
@@ -96,21 +115,7 @@ class GrpcSession:
         self.party = party
         self.ended: asyncio.Future[PartyError] = asyncio.get_running_loop().create_future()
         self._timeout = options.connect_timeout
-        self._channel = aio.secure_channel(
-            address,
-            credentials,
-            options=[
-                ("grpc.ssl_target_name_override", Identity("party", party).dns),
-                ("grpc.default_authority", Identity("party", party).dns),
-                ("grpc.use_local_subchannel_pool", 1),  # a new attempt is a new connection, with the current files
-                ("grpc.enable_http_proxy", int(options.http_proxy)),
-                ("grpc.max_receive_message_length", options.max_message_bytes),
-                ("grpc.max_send_message_length", options.max_message_bytes),
-                ("grpc.keepalive_time_ms", 20_000),
-                ("grpc.keepalive_timeout_ms", 5_000),
-                ("grpc.http2.max_pings_without_data", 0),
-            ],
-        )
+        self._channel = open_channel(party, address, credentials, options)
         self._stub = party_pb2_grpc.PartyStub(self._channel)
         self._call: Any = None
         self._numbers = itertools.count(1)
@@ -127,7 +132,7 @@ class GrpcSession:
         except BaseException as error:
             await self._channel.close()
             if isinstance(error, aio.AioRpcError):
-                raise _rpc_error(self.party, error.code(), error.details() or "") from error
+                raise rpc_error(self.party, error.code(), error.details() or "") from error
             if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
                 raise PartyUnavailableError(self.party, f"no stream within {self._timeout} s") from error
             raise
@@ -138,7 +143,7 @@ class GrpcSession:
         try:
             self.described = await self._stub.Describe(pb.DescribeRequest(), timeout=self._timeout)
         except aio.AioRpcError as error:
-            raise _rpc_error(self.party, error.code(), error.details() or "") from error
+            raise rpc_error(self.party, error.code(), error.details() or "") from error
         self.description = read_description(self.party, self.described)
         return self.description
 
@@ -178,7 +183,7 @@ class GrpcSession:
             while True:
                 response = await self._call.read()
                 if response is aio.EOF:
-                    reason = _rpc_error(self.party, await self._call.code(), await self._call.details() or "")
+                    reason = rpc_error(self.party, await self._call.code(), await self._call.details() or "")
                     break
                 answer, read = self._waiting.pop(response.correlation, (None, None))
                 if answer is None or read is None or answer.done():
@@ -188,7 +193,7 @@ class GrpcSession:
                 except Exception as error:  # noqa: BLE001 (the caller gets it)
                     answer.set_exception(error)
         except aio.AioRpcError as error:
-            reason = _rpc_error(self.party, error.code(), error.details() or "")
+            reason = rpc_error(self.party, error.code(), error.details() or "")
         finally:
             self._end(reason)
 

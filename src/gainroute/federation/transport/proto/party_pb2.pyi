@@ -123,3 +123,35 @@ class Failure(_message.Message):
     message: str
     retry_after_seconds: float
     def __init__(self, code: _Optional[_Union[Failure.Code, str]] = ..., message: _Optional[str] = ..., retry_after_seconds: _Optional[float] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("number", "kind", "options", "tensors")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    kind: str
+    options: str
+    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
+    def __init__(self, number: _Optional[int] = ..., kind: _Optional[str] = ..., options: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
+
+class TaskReply(_message.Message):
+    __slots__ = ("number", "progress", "done", "failure")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    progress: str
+    done: TaskResult
+    failure: Failure
+    def __init__(self, number: _Optional[int] = ..., progress: _Optional[str] = ..., done: _Optional[_Union[TaskResult, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class TaskResult(_message.Message):
+    __slots__ = ("values", "tensors")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    values: str
+    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
+    def __init__(self, values: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...

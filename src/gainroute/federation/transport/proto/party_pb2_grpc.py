@@ -141,4 +141,80 @@ class Party:
             metadata,
             _registered_method=True)
 
-__all__ = ['Party', 'PartyServicer', 'PartyStub', 'add_PartyServicer_to_server']
+
+class TrainingStub:
+    """Only for coordinators that the party's settings allow to train. Views and models never travel.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Work = channel.stream_stream(
+                '/gainroute.party.v1.Training/Work',
+                request_serializer=gainroute_dot_federation_dot_transport_dot_proto_dot_party__pb2.Task.SerializeToString,
+                response_deserializer=gainroute_dot_federation_dot_transport_dot_proto_dot_party__pb2.TaskReply.FromString,
+                _registered_method=True)
+
+
+class TrainingServicer:
+    """Only for coordinators that the party's settings allow to train. Views and models never travel.
+    """
+
+    def Work(self, request_iterator, context):
+        """One stream per run. Tasks are carried out one after the other; see gainroute.federation.formation.tasks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_TrainingServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Work': grpc.stream_stream_rpc_method_handler(
+                    servicer.Work,
+                    request_deserializer=gainroute_dot_federation_dot_transport_dot_proto_dot_party__pb2.Task.FromString,
+                    response_serializer=gainroute_dot_federation_dot_transport_dot_proto_dot_party__pb2.TaskReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'gainroute.party.v1.Training', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('gainroute.party.v1.Training', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Training:
+    """Only for coordinators that the party's settings allow to train. Views and models never travel.
+    """
+
+    @staticmethod
+    def Work(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gainroute.party.v1.Training/Work',
+            gainroute_dot_federation_dot_transport_dot_proto_dot_party__pb2.Task.SerializeToString,
+            gainroute_dot_federation_dot_transport_dot_proto_dot_party__pb2.TaskReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+__all__ = ['Party', 'PartyServicer', 'PartyStub', 'add_PartyServicer_to_server', 'Training', 'TrainingServicer', 'TrainingStub', 'add_TrainingServicer_to_server']

@@ -1,0 +1,97 @@
+"""`gainroute federate`: form a federation across organisations: align, train, calibrate, deploy."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gainroute.cli import _options as opt
+from gainroute.cli._command import needing, notes
+from gainroute.cli._output import console, print_json, table
+
+__all__ = ["federate"]
+
+
+def federate(
+    config: Annotated[
+        Path, typer.Argument(metavar="FILE", help="federation.toml; see deploy/federation.example.toml.")
+    ],
+    status: Annotated[bool, typer.Option("--status", help="Show how far the run is, and stop.")] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Start the next version: align, train and calibrate anew, with today's data."),
+    ] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for a party that is away, before the run stops.")] = 60.0,
+    json: opt.Json = False,
+) -> None:
+    """Form a federation with running parties: align ids privately, train both routes, calibrate a router, deploy.
+
+    No view, encoder or real id leaves a party. An interrupted run is resumed by the same command. The result is a
+    folder with the coordinator's part of the models, the router, coordinator.toml to serve it, and a report.
+    """
+    from gainroute._util.progress import show_progress
+
+    with notes() as warnings, needing("forming a federation", "all"):
+        from gainroute.experiments.pages.headline import print_summary
+        from gainroute.experiments.run_report import report_run
+        from gainroute.federation.formation.federate import Formation, read_status
+        from gainroute.federation.formation.plan import load_federation_settings
+
+        settings = load_federation_settings(config)
+        version = _version(settings.out, again=again)
+        if status:
+            _show_status(read_status(settings.out / version), json=json)
+            return
+        with show_progress() as progress:
+            formation = Formation(settings, version, progress, wait)
+            results: dict[str, Any] = asyncio.run(formation.run())
+            trained = formation.trained_run()
+            report = None if trained is None else report_run(trained, progress)
+    folder = settings.out / version
+    if json:
+        print_json(results | {"folder": str(folder), "version": version, "warnings": warnings})
+        return
+    if report is not None:
+        print_summary(
+            report,
+            console(),
+            title=f"{len(report['parties'])} parties: {', '.join(report['parties'])}",
+            about=f"{report['class_count']} classes, {report['test_samples']:,} test samples, "
+            f"{report['calibration_samples']:,} for calibration.",
+            closing=f"Open {folder / 'report.html'}",
+        )
+    else:
+        shown = table("on the test part", "")
+        for name, value in results.items():
+            shown.add_row(name.replace("_", " "), f"{value:.1%}" if isinstance(value, float) else f"{value:,}")
+        console().print(shown)
+    typer.echo(f"Serve it: gainroute coordinator --config {folder / 'coordinator.toml'}")
+
+
+def _version(out: Path, *, again: bool) -> str:
+    """The newest version, or the one after it."""
+    found = [int(path.name[1:]) for path in out.glob("v*") if re.fullmatch(r"v[0-9]+", path.name)]
+    newest = max(found, default=0)
+    return f"v{newest + 1 if again or not newest else newest}"
+
+
+def _show_status(status: dict[str, Any], *, json: bool) -> None:
+    if json:
+        print_json(status)
+        return
+    stages = table("stage", "state")
+    for stage, state in status["stages"].items():
+        stages.add_row(stage, state)
+    console().print(stages)
+    parties = table("party", "works on", "MB up", "MB down")
+    for name, party in status["parties"].items():
+        doing = f"{party['stage']} {party['done']}/{party['total']}" if "stage" in party else "–"
+        up, down = (f"{party.get(key, 0) / 1e6:.2f}" for key in ("bytes_up", "bytes_down"))
+        parties.add_row(name, doing, up, down)
+    console().print(parties)
+    if "waiting_for" in status:
+        typer.echo(f"waiting for party {status['waiting_for']}")

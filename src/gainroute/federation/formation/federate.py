@@ -1,0 +1,463 @@
+"""The coordinator's side of forming a federation, in stages that can be resumed: from ids to a calibrated router."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import numpy as np
+import torch
+
+from gainroute._util.files import write_bytes, write_json, write_npz
+from gainroute._util.hashing import hash_text
+from gainroute._util.progress import Progress
+from gainroute.errors import DataError
+from gainroute.federation.formation.alignment import intersect, passes
+from gainroute.federation.formation.plan import FederationSettings
+from gainroute.federation.formation.pseudonyms import kept_secret
+from gainroute.federation.formation.remote import RemoteParties, TrainingStream
+from gainroute.federation.formation.tasks import CHUNK_BYTES, Array
+from gainroute.federation.pki.credentials import ReloadingCertificate
+from gainroute.federation.transport.base import PartyConnection, PartyUnavailableError, connect
+from gainroute.io.run_folder import SERVER, RunFolder, read_json
+from gainroute.io.tables import read_table
+from gainroute.routing.artifacts import load
+from gainroute.routing.routers import ExpectedGainRouter
+from gainroute.training.answer import answer_subsets
+from gainroute.training.checkpoint import CheckpointStore
+from gainroute.training.label_privacy import keep_probability
+from gainroute.training.masked import train_masked
+from gainroute.training.models.build import build_model, save_model
+from gainroute.training.optimise import label_loss
+from gainroute.training.optimise import threads as torch_threads
+from gainroute.training.route_answers import RouteAnswers
+from gainroute.training.routes import RouteTrainer, fusion_spec
+from gainroute.training.run import TrainedRun
+from gainroute.training.split_learning import FusionServer, train_split
+from gainroute.training.trained_run import load_fusion
+
+__all__ = ["STAGES", "Formation", "read_status"]
+
+STAGES = ("align", "split", "local", "strong", "deploy", "calibrate")
+RETRY_SECONDS = 1.0
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """How far the run in a folder is, as `Formation` last wrote it."""
+    path = folder / "work" / "status.json"
+    if not path.is_file():
+        raise DataError(f"{folder} holds no run of `gainroute federate`; it writes {path.name} when it starts")
+    return read_json(path)
+
+
+class Formation:
+    """One run of a federation, from ids to a calibrated router.
+
+    Parameters
+    ----------
+    settings
+        The parties, the labels and the plan.
+    version
+        Names the run: its folder is ``<out>/<version>``, and every party keeps its models under it.
+    progress
+        Where progress is shown.
+    wait
+        Seconds to wait for a party that is away.
+    """
+
+    def __init__(self, settings: FederationSettings, version: str, progress: Progress, wait: float = 60.0) -> None:
+        self.settings, self.version, self.progress, self._wait = settings, version, progress, wait
+        self.run_folder = RunFolder(settings.out / version)
+        self._work = self.run_folder.work
+        self._names = [party.name for party in settings.party]
+        self._streams: dict[str, TrainingStream] = {}
+        self._certificate = ReloadingCertificate(settings.tls)
+        self._bytes = {name: [0, 0] for name in self._names}
+        self._status: dict[str, Any] = {"federation": settings.name, "version": version, "stages": {}, "parties": {}}
+        self._state_path = self._work / "formation.json"
+        self._state: dict[str, Any] = {"done": {}}
+        self._answers: dict[str, RouteAnswers] = {}
+
+    async def run(self) -> dict[str, Any]:
+        """Carry out what is left, and return the results on the test part."""
+        began = time.monotonic()
+        self._claim()
+        work: dict[str, Callable[[], Awaitable[Mapping[str, Any]]]] = {
+            "align": self._align, "split": self._split, "local": self._local, "strong": self._strong,
+            "deploy": self._deploy, "calibrate": self._calibrate,
+        }  # fmt: skip
+        try:
+            with torch_threads(self.settings.training.threads):
+                for stage in STAGES:
+                    if stage not in self._state["done"]:
+                        await self._persist(stage, work[stage])
+        finally:
+            await self._close()
+        self._seconds = time.monotonic() - began
+        return dict(self._state["done"]["calibrate"])
+
+    def trained_run(self) -> TrainedRun | None:
+        """The run with its answers, for a report; None if the labels are private, and stay with their holder."""
+        if not self._answers:
+            return None
+        plan, done, run = self.settings.training, self._state["done"], self.run_folder
+        dimensions = [8 * plan.route_settings(done["split"]["train"]).vfl.width] * len(self._names)
+        seconds = {f"local {name}": value for name, value in done["local"]["seconds"].items()}
+        metadata = {
+            "config": {**asdict(plan), "labels": asdict(self.settings.labels)},
+            "embedding_dimensions": dimensions,
+            "train_samples": done["split"]["train"],
+            "split_hash": done["align"]["samples"],
+            "seconds": {**seconds, "vfl": done["strong"]["seconds"]},
+        }
+        router = cast("ExpectedGainRouter", load(run.server.router))
+        parts = self._answers["calibration"], self._answers["test"]
+        names = tuple(self._class_names), tuple(self._names)
+        return TrainedRun(run, router, plan.codec, *parts, *names, plan.seed, metadata, self._seconds)
+
+    # ---- state and status ---------------------------------------------------------------------------
+
+    def _claim(self) -> None:
+        settings = self.settings
+        plan = repr((settings.name, self._names, settings.labels, settings.training))
+        self.run_folder.claim(hash_text(plan))
+        if self._state_path.is_file():
+            self._state = read_json(self._state_path)
+            if not self.run_folder.record.is_file():
+                self._state["done"].pop("calibrate", None)  # the report needs the answers
+        self._status["stages"] = {stage: "done" if stage in self._state["done"] else "open" for stage in STAGES}
+
+    def _tell(self, **more: Any) -> None:
+        for name, stream in self._streams.items():
+            self._bytes[name] = [stream.sent_bytes, stream.received_bytes]
+        parties = self._status["parties"]
+        for name in self._names:
+            sent, received = self._bytes[name]
+            parties.setdefault(name, {}).update(bytes_down=sent, bytes_up=received)
+        self._status |= {"time": time.time(), **more}
+        write_json(self._work / "status.json", self._status)
+
+    def _on_progress(self, party: str, state: Mapping[str, Any]) -> None:
+        self._status["parties"].setdefault(party, {}).update(
+            stage=str(state.get("stage", ""))[:80], done=state.get("done"), total=state.get("total"),
+            note=str(state.get("note", ""))[:80],
+        )  # fmt: skip
+        self.progress.say(f"{party}: {state.get('stage')} {state.get('done')}/{state.get('total')} {state.get('note')}")
+        self._tell()
+
+    async def _persist(self, stage: str, work: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+        """Carry out a stage; if a party is away, wait for it and carry on."""
+        self._status["stages"][stage] = "running"
+        self.progress.say(f"{stage}: begins")
+        self._tell(stage=stage)
+        deadline: float | None = None
+        while True:
+            try:
+                done = await work()
+                break
+            except PartyUnavailableError as error:
+                now = time.monotonic()
+                deadline = deadline or now + self._wait
+                await self._close()  # every party starts the stage from its last checkpoint
+                self._tell(waiting_for=error.party)
+                if now > deadline:
+                    self._status["stages"][stage] = "stopped"
+                    self._tell()
+                    raise PartyUnavailableError(
+                        error.party, f"{error.reason}; waited {self._wait:g} s. The same command resumes the run"
+                    ) from error
+                self.progress.say(f"waiting for party {error.party}: {error.reason}")
+                await asyncio.sleep(RETRY_SECONDS)
+        self._state["done"][stage] = dict(done)
+        write_json(self._state_path, self._state)
+        self._status["stages"][stage] = "done"
+        self._status.pop("waiting_for", None)
+        self._tell()
+
+    # ---- connections --------------------------------------------------------------------------------
+
+    async def _stream(self, name: str) -> TrainingStream:
+        """The stream to a party, opened and prepared for the stage that the run is in."""
+        if name in self._streams:
+            return self._streams[name]
+        address = next(party.address for party in self.settings.party if party.name == name)
+        stream = TrainingStream(
+            name, address, self._certificate, self.settings.training.messages, self._on_progress
+        )  # fmt: skip
+        stream.sent_bytes, stream.received_bytes = self._bytes[name]
+        try:
+            await stream.open()
+            opened, _ = await stream.call(
+                "open",
+                {
+                    "federation": self.settings.name, "version": self.version, "parties": len(self._names),
+                    "plan": _given(self.settings.training), "labels": _given(self.settings.labels),
+                },
+            )  # fmt: skip
+            done = self._state["done"]
+            if "align" in done:
+                _check_aligned(name, opened, done["align"]["samples"])
+            if "split" in done:
+                await stream.call(
+                    "prepare", {"class_names": done["split"]["class_names"]}, [*self._rows, *self._given_labels]
+                )
+        except BaseException:
+            await stream.close()
+            raise
+        self._streams[name] = stream
+        return stream
+
+    async def _all(self) -> list[TrainingStream]:
+        return list(await asyncio.gather(*map(self._stream, self._names)))
+
+    async def _each(
+        self, kind: str, options: Mapping[str, Any] | None = None
+    ) -> list[tuple[dict[str, Any], list[Array]]]:
+        streams = await self._all()
+        return list(await asyncio.gather(*(stream.call(kind, options) for stream in streams)))
+
+    async def _close(self) -> None:
+        for name, stream in self._streams.items():
+            self._bytes[name] = [stream.sent_bytes, stream.received_bytes]
+        streams, self._streams = list(self._streams.values()), {}
+        await asyncio.gather(*(stream.close() for stream in streams), return_exceptions=True)
+
+    # ---- align and split ----------------------------------------------------------------------------
+
+    async def _align(self) -> Mapping[str, Any]:
+        counted = await self._each("align", {"max_ids": self.settings.max_ids})
+        sizes = {name: int(values["ids"]) for name, (values, _) in zip(self._names, counted, strict=True)}
+        total = len(self._names) * len(self._names)
+        self.progress.start("align", total)
+        lists: dict[str, bytes] = {}
+        for step, turn in enumerate(passes(self._names)):
+            held = dict(lists)
+
+            async def one(party: str, owner: str, step: int = step, held: Mapping[str, bytes] = held) -> None:
+                stream = await self._stream(party)
+                if step == 0:
+                    parts, first = [], 0
+                    while first < sizes[party]:
+                        _, (chunk,) = await stream.call("align own", {"first": first})
+                        if not len(chunk):
+                            raise DataError(f"party {party!r} announced {sizes[party]} ids and sent {first}")
+                        parts.append(chunk.tobytes())
+                        first += len(chunk) // 32
+                    lists[owner] = b"".join(parts)
+                else:
+                    size = CHUNK_BYTES // 4
+                    pieces = [held[owner][at : at + size] for at in range(0, len(held[owner]), size)]
+                    masked = [(await stream.call("align mask", {}, [piece]))[1][0].tobytes() for piece in pieces]
+                    if list(map(len, masked)) != list(map(len, pieces)):
+                        raise DataError(f"party {party!r} returned more or fewer elements than it was sent")
+                    lists[owner] = b"".join(masked)
+                self.progress.advance()
+                self._tell()
+
+            await asyncio.gather(*(one(party, owner) for party, owner in turn.items()))
+        secret = kept_secret(self.settings.out / "pseudonyms.key", lambda: secrets.token_bytes(32))
+        found = await asyncio.to_thread(intersect, lists, secret, max_ids=self.settings.max_ids)
+        committed = await asyncio.gather(*(self._commit(name, found.pseudonyms[name]) for name in self._names))
+        expected = hash_text("\n".join(found.samples))
+        for name, values in zip(self._names, committed, strict=True):
+            _check_aligned(name, values, expected)
+        overlaps = {" ∩ ".join(names): count for names, count in found.overlaps.items()}
+        write_bytes(self._work / "samples.txt", "\n".join(found.samples).encode())
+        return {"aligned": len(found.samples), "samples": expected, "overlaps": overlaps}
+
+    async def _commit(self, name: str, pseudonyms: Sequence[str | None]) -> dict[str, Any]:
+        stream = await self._stream(name)
+        data = b"".join(bytes.fromhex(text) if text else bytes(16) for text in pseudonyms)
+        values: dict[str, Any] = {}
+        for at in range(0, len(data), CHUNK_BYTES):
+            last = at + CHUNK_BYTES >= len(data)
+            values, _ = await stream.call("align commit", {"last": last}, [data[at : at + CHUNK_BYTES]])
+        return values
+
+    async def _split(self) -> Mapping[str, Any]:
+        settings = self.settings
+        streams = {stream.name: stream for stream in await self._all()}
+        holder = streams[settings.labels.holder]
+        values, rows = await holder.call("split")
+        class_names = [str(name) for name in values["class_names"]]
+        _, (labels,) = await holder.call("labels", {"part": "train", "class_names": class_names}, [rows[0]])
+        # In "shared" the coordinator needs the labels for its head; in "private" it has randomised ones.
+        write_npz(self._work / "split.npz", {**dict(zip("abc", rows, strict=True)), "labels": labels}, compress=True)
+        await self._close()  # the streams are opened again with the split
+        sizes = dict(zip(("train", "calibration", "test"), map(len, rows), strict=True))
+        return {"class_names": class_names, **sizes}
+
+    @property
+    def _rows(self) -> list[Array]:
+        table = read_table(self._work / "split.npz")
+        return [table.array(name) for name in "abc"]
+
+    @property
+    def _train_labels(self) -> Array:
+        return read_table(self._work / "split.npz").array("labels")
+
+    @property
+    def _given_labels(self) -> list[Array]:
+        return [] if self.settings.labels.access == "shared" else [self._train_labels]
+
+    @property
+    def _class_names(self) -> list[str]:
+        return list(self._state["done"]["split"]["class_names"])
+
+    # ---- train --------------------------------------------------------------------------------------
+
+    async def _local(self) -> Mapping[str, Any]:
+        done = await self._each("local")
+        return {"seconds": {n: round(float(v["seconds"]), 3) for n, (v, _) in zip(self._names, done, strict=True)}}
+
+    def _trainer(self) -> RouteTrainer:
+        plan, labels = self.settings.training, self.settings.labels
+        epsilon, classes = labels.epsilon, len(self._class_names)
+        kept = 1.0 if epsilon is None else keep_probability(classes, epsilon)
+        settings = plan.route_settings(len(self._train_labels)).with_label_kept(kept)
+        return RouteTrainer(settings, plan.seed, CheckpointStore(self._work), self.progress, "cpu")
+
+    async def _strong(self) -> Mapping[str, Any]:
+        """Train encoders and head, then the masked head, and write both heads."""
+        trainer, labels = self._trainer(), torch.from_numpy(self._train_labels)
+        fit, classes = trainer.settings.vfl, len(self._class_names)
+        spec = fusion_spec(len(self._names), classes, fit)
+        samples, plan = self._state["done"]["align"]["samples"], self.settings.training
+        stage = trainer.stage("vfl", spec, fit, samples, plan)
+        with stage.initial():
+            head = build_model(spec)
+        began, loop = time.monotonic(), asyncio.get_running_loop()
+        if plan.exchange == "gradients":
+            saved = stage.checkpoint.load()
+            await self._each("begin", {"epochs": 0 if saved is None else saved.epochs})
+            parties = RemoteParties(await self._all(), 8 * fit.width, loop)
+            server = FusionServer(head, labels, fit)
+            await asyncio.to_thread(train_split, stage, parties, server, len(labels), fit)
+            embeddings = await self._embeddings(len(labels))
+        else:
+            await self._each("encoder")
+            embeddings = await self._embeddings(len(labels))
+
+            def loss(rows: torch.Tensor) -> torch.Tensor:
+                return label_loss(head([embedding[rows] for embedding in embeddings]), labels[rows], fit)
+
+            await asyncio.to_thread(stage.fit, head, fit, len(labels), lambda _: loss)
+        masked_stage = trainer.stage("masked head", spec, trainer.settings.masked, fit, samples, plan)
+        masked = await asyncio.to_thread(
+            train_masked, masked_stage, spec, embeddings, labels, trainer.settings.masked
+        )  # fmt: skip
+        save_model(head, spec, self.run_folder.server.head)
+        save_model(masked, spec, self.run_folder.server.masked_head)
+        return {"seconds": round(time.monotonic() - began, 3), "epochs": fit.epochs}
+
+    async def _embeddings(self, count: int) -> list[torch.Tensor]:
+        async def of(stream: TrainingStream) -> torch.Tensor:
+            parts: list[Array] = []
+            while (first := sum(map(len, parts))) < count:
+                _, (part,) = await stream.call("embed", {"first": first})
+                if not len(part):
+                    raise DataError(f"party {stream.name!r} sent {first} embeddings; {count} are expected")
+                parts.append(part)
+            return torch.from_numpy(np.concatenate(parts))
+
+        return list(await asyncio.gather(*map(of, await self._all())))
+
+    # ---- deploy and calibrate -----------------------------------------------------------------------
+
+    async def _deploy(self) -> Mapping[str, Any]:
+        plan, fit = self.settings.training, self._trainer().settings.vfl
+        if plan.exchange == "gradients":
+            await self._each("begin", {"epochs": fit.epochs})
+        else:
+            await self._each("encoder")
+        deployed = await self._each("deploy")
+        run = self.run_folder
+        write_json(run.description, {"party_names": self._names, "class_names": self._class_names})
+        models = {name: str(values["model"]) for name, (values, _) in zip(self._names, deployed, strict=True)}
+        return {"models": {**models, SERVER: run.server.model_hash()}}
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[list[PartyConnection]]:
+        connections = [connect(party.name, party.address, self.settings.tls) for party in self.settings.party]
+        try:
+            yield connections
+        finally:
+            for connection in connections:
+                with contextlib.suppress(Exception):
+                    await connection.close()
+
+    async def _calibrate(self) -> Mapping[str, Any]:
+        """Ask for the held-out samples as in service, and have the label holder fit the router."""
+        models, codec = self._state["done"]["deploy"]["models"], self.settings.training.codec
+        fusion, request = load_fusion(self.run_folder.server.path), f"calibrate-{uuid4().hex[:12]}"
+        samples = (self._work / "samples.txt").read_text().split("\n")
+        holder = await self._stream(self.settings.labels.holder)
+        answered: dict[str, tuple[Array, Array, list[Array]]] = {}
+        async with self._serving() as connections:
+            for part, rows in zip(("calibration", "test"), self._rows[1:], strict=True):
+                ids = [samples[row] for row in rows.tolist()]
+                local = await asyncio.gather(
+                    *(c.posteriors(ids, model=models[c.name], request_id=request) for c in connections)
+                )
+                sent = await asyncio.gather(
+                    *(c.embeddings(ids, model=models[c.name], codec=codec, request_id=request) for c in connections)
+                )
+                embeddings = [reply.values for reply in sent]
+                posteriors = np.stack([reply.values for reply in local])
+                strong = fusion(embeddings)
+                answered[part] = posteriors, strong, embeddings
+                size = max(1, CHUNK_BYTES // (4 * posteriors.shape[2] * (len(connections) + 1)))
+                for at in range(0, len(rows), size):
+                    piece = slice(at, at + size)
+                    await holder.call("answers", {"part": part}, [rows[piece], posteriors[:, piece], strong[piece]])
+        options = {"models": models, "class_names": self._class_names}
+        results, (router,) = await holder.call("calibrate", options)
+        if self.settings.labels.access != "private":
+            self._answers = await self._labelled(holder, answered, samples)
+        write_bytes(self.run_folder.server.router, router.tobytes())
+        write_bytes(self.run_folder.path / "coordinator.toml", self._coordinator_settings().encode())
+        return results
+
+    def _coordinator_settings(self) -> str:
+        """Settings with which `gainroute coordinator` serves this version."""
+        tls, server = self.settings.tls, self.run_folder.server
+        lines = [
+            "# Serves this version to clients on this machine; deploy/coordinator.example.toml shows all settings.",
+            "[router]", f"artifact = {json.dumps(str(server.router.absolute()))}",
+            "[fusion]", f"run = {json.dumps(str(server.path.absolute()))}",
+            "[tls]", *(f"{name} = {json.dumps(str(getattr(tls, name)))}" for name in ("ca", "certificate", "key")),
+        ]  # fmt: skip
+        for party in self.settings.party:
+            lines += ["[[party]]", f"name = {json.dumps(party.name)}", f"address = {json.dumps(party.address)}"]
+        return "\n".join(lines) + "\n"
+
+    async def _labelled(
+        self, holder: TrainingStream, answered: Mapping[str, tuple[Array, Array, list[Array]]], samples: Sequence[str]
+    ) -> dict[str, RouteAnswers]:
+        """The answers with their labels, for the record; not if labels are private."""
+        fusion, found = load_fusion(self.run_folder.server.path), {}
+        for (part, (local, strong, embeddings)), rows in zip(answered.items(), self._rows[1:], strict=True):
+            _, (labels,) = await holder.call("labels", {"part": part, "class_names": self._class_names}, [rows])
+            ids = np.array([samples[row] for row in rows.tolist()])
+            subsets = answer_subsets(fusion, embeddings)
+            found[part] = RouteAnswers.from_posteriors(ids, labels, local, strong, subsets)
+        return found
+
+
+def _given(settings: Any) -> dict[str, Any]:
+    """Settings as plain values, without those that are not set."""
+    return {name: value for name, value in asdict(settings).items() if value is not None}
+
+
+def _check_aligned(party: str, values: Mapping[str, Any], samples: str) -> None:
+    if values.get("samples") != samples:
+        raise DataError(f"party {party!r} has aligned other samples than this run: start a new version")

@@ -1,0 +1,219 @@
+"""A federation forms across parties that each hold their own files: the result is that of training in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gainroute._util.progress import Progress
+from gainroute.errors import InputError
+from gainroute.federation.formation.federate import Formation
+from gainroute.federation.formation.party_trainer import PartyTrainer
+from gainroute.federation.formation.plan import FederationSettings, FormationPlan, LabelSettings, PartyAddress
+from gainroute.federation.formation.pseudonyms import PseudonymTable
+from gainroute.federation.formation.remote import TrainingStream
+from gainroute.federation.party.process import PartyNode
+from gainroute.federation.party.settings import AuditSettings, PartySettings, SourceSettings, TrainingSettings
+from gainroute.federation.pki.authority import Authority
+from gainroute.federation.pki.certificates import Identity
+from gainroute.federation.pki.credentials import ReloadingCertificate
+from gainroute.federation.transport.base import PartyRefusedError
+from gainroute.routing.artifacts import load
+from gainroute.training.run import train_run
+
+NAMES = ("lab", "ward", "clinic")
+
+
+class Organisations:
+    """Three parties with a folder of raw files each: ids in different orders, some held by one of them only."""
+
+    def __init__(self, folder: Path, samples: int = 180) -> None:
+        self.folder, rng = folder, np.random.default_rng(7)
+        self.authority = Authority.create(folder / "ca")
+        self.labels = rng.integers(0, 3, samples)
+        self.ids = np.array([f"patient-{i:04d}" for i in range(samples)])
+        self.views = {
+            name: rng.normal(size=(samples, 5)).astype(np.float32) + self.labels[:, None] * (1 + place)
+            for place, name in enumerate(NAMES)
+        }
+        for place, name in enumerate(NAMES):
+            home = folder / name
+            order = rng.permutation(samples)
+            alien = np.array([f"{name}-only-{i}" for i in range(5 + place)])
+            ids = np.concatenate([self.ids[order], alien])
+            x = np.concatenate([self.views[name][order], rng.normal(size=(len(alien), 5)).astype(np.float32)])
+            home.mkdir()
+            np.savez(home / "views.npz", ids=ids, x=x)
+        np.savez(folder / "ward" / "labels.npz", ids=self.ids, labels=np.array(["a", "b", "c"])[self.labels])
+
+    def party(self, name: str) -> PartySettings:
+        home = self.folder / name
+        return PartySettings(
+            name=name,
+            coordinators=("hub",),
+            tls=self.authority.issue(Identity("party", name), home),
+            source=SourceSettings(run=home / "models"),
+            listen="127.0.0.1:0",
+            audit=AuditSettings(path=home / "audit.jsonl"),
+            training=TrainingSettings(
+                coordinators=("hub",),
+                views=home / "views.npz",
+                labels=home / "labels.npz" if name == "ward" else None,
+                folder=home / "training",
+            ),
+        )
+
+    def federation(self, nodes: dict[str, PartyNode], **plan: object) -> FederationSettings:
+        labels = plan.pop("labels", LabelSettings(holder="ward"))
+        return FederationSettings(
+            name="trial",
+            out=self.folder / "hub",
+            tls=self.authority.issue(Identity("coordinator", "hub"), self.folder / "hub"),
+            party=tuple(PartyAddress(name=name, address=node.address) for name, node in nodes.items()),
+            labels=labels,
+            training=FormationPlan(epochs=3, local_epochs=3, **plan),
+        )
+
+
+async def formed(organisations: Organisations, version: str = "v1", **plan: object) -> tuple[Formation, dict]:
+    nodes = {name: PartyNode(organisations.party(name)) for name in NAMES}
+    for node in nodes.values():
+        await node.start()
+    try:
+        formation = Formation(organisations.federation(nodes, **plan), version, Progress(), wait=5)
+        return formation, await formation.run()
+    finally:
+        for node in nodes.values():
+            await node.stop(1)
+
+
+def test_a_federation_equals_training_in_one_place(tmp_path):
+    organisations = Organisations(tmp_path)
+    formation, results = asyncio.run(asyncio.wait_for(formed(organisations), 300))
+
+    table = PseudonymTable.load(tmp_path / "lab" / "training" / "trial" / "aligned.npz")
+    rows = [organisations.ids.tolist().index(name) for name in table.ids]
+    one_place = tmp_path / "one-place"
+    one_place.mkdir()
+    for name, view in organisations.views.items():
+        np.savez(one_place / f"{name}.npz", ids=np.array(table.pseudonyms), x=view[rows])
+    labels = np.array(["a", "b", "c"])[organisations.labels[rows]]
+    np.savez(one_place / "labels.npz", ids=np.array(table.pseudonyms), labels=labels)
+    trained = train_run(
+        [one_place / f"{name}.npz" for name in NAMES], one_place / "labels.npz", tmp_path / "run", epochs=3,
+        local_epochs=3, threads=1,
+    )  # fmt: skip
+    run = formation.run_folder
+    assert run.server.head.read_bytes() == trained.folder.server.head.read_bytes()
+    assert run.server.masked_head.read_bytes() == trained.folder.server.masked_head.read_bytes()
+    for name in NAMES:
+        served = tmp_path / name / "models" / "trial-v1"
+        for file in ("local.safetensors", "encoder.safetensors", "party.json"):
+            assert (served / file).read_bytes() == (trained.folder.party(name).path / file).read_bytes()
+    ours, theirs = load(run.server.router), load(trained.folder.server.router)
+    assert ours.provenance_ == theirs.provenance_
+    assert ours.threshold_ == theirs.threshold_
+    posteriors = trained.test.local_posteriors
+    np.testing.assert_array_equal(ours.route(posteriors).score, theirs.route(posteriors).score)
+    assert results["strong_accuracy"] == trained.test.strong_accuracy
+    assert results["weak_accuracy"] == trained.test.weak_accuracy
+
+
+def audit(tmp_path, name):
+    return [json.loads(line) for line in (tmp_path / name / "audit.jsonl").read_text().splitlines()]
+
+
+def test_a_party_records_training_in_few_lines_and_its_ids_stay(tmp_path):
+    organisations = Organisations(tmp_path)
+    formation, _ = asyncio.run(asyncio.wait_for(formed(organisations), 300))
+    lines = [line for line in audit(tmp_path, "lab") if line["outcome"].startswith("trained: epoch")]
+    train = formation._state["done"]["split"]["train"]
+    assert [line["outcome"] for line in lines] == ["trained: epoch 1", "trained: epoch 2", "trained: epoch 3"]
+    assert all(0 < line["count"] <= train and line["bytes_out"] > 0 for line in lines)
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "hub").rglob("*") if path.is_file())
+    assert b"patient-" not in kept, "the coordinator keeps a real id"
+
+
+def test_without_gradients_encoders_are_trained_alone_and_sent_once(tmp_path):
+    organisations = Organisations(tmp_path)
+    formation, results = asyncio.run(asyncio.wait_for(formed(organisations, exchange="embeddings"), 300))
+    assert results["strong_accuracy"] > 0.8
+    assert not any("epoch" in line["outcome"] for line in audit(tmp_path, "lab"))
+    assert formation.run_folder.server.router.is_file()
+
+
+def test_private_labels_leave_the_holder_randomised_only_and_once(tmp_path):
+    organisations = Organisations(tmp_path)
+    labels = LabelSettings(holder="ward", access="private", epsilon=2.0)
+    _, results = asyncio.run(asyncio.wait_for(formed(organisations, labels=labels), 300))
+    split = np.load(tmp_path / "hub" / "v1" / "work" / "split.npz")
+    table = PseudonymTable.load(tmp_path / "ward" / "training" / "trial" / "aligned.npz")
+    true = organisations.labels[[organisations.ids.tolist().index(name) for name in table.ids]]
+    agreement = (split["labels"] == true[split["a"]]).mean()
+    assert 0.6 < agreement < 0.95  # e² / (e² + 2) = 0.787 of 101 samples
+    again = asyncio.run(asyncio.wait_for(formed(organisations, "v2", labels=labels), 300))
+    assert again[0]._train_labels.tolist() == split["labels"].tolist()
+    assert results["strong_accuracy"] > 0.6
+
+
+def test_a_coordinator_without_permission_does_not_train(tmp_path):
+    organisations = Organisations(tmp_path)
+
+    async def main():
+        settings = organisations.party("lab")
+        other = replace(settings, coordinators=("hub", "other"))
+        node = PartyNode(other)
+        await node.start()
+        certificate = ReloadingCertificate(
+            organisations.authority.issue(Identity("coordinator", "other"), tmp_path / "o")
+        )
+        stream = TrainingStream("lab", node.address, certificate, "float32", lambda *_: None)
+
+        async def ask():
+            await stream.open()
+            await stream.call("open")
+
+        with pytest.raises(PartyRefusedError, match="may not train"):
+            await ask()
+        await stream.close()
+        await node.stop(1)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_changed_data_are_refused(tmp_path):
+    organisations = Organisations(tmp_path)
+    asyncio.run(asyncio.wait_for(formed(organisations), 300))
+    views = np.load(tmp_path / "lab" / "views.npz")
+    np.savez(tmp_path / "lab" / "views.npz", ids=views["ids"], x=views["x"] + 1)
+    state = tmp_path / "hub" / "v1" / "work" / "formation.json"
+    done = json.loads(state.read_text())["done"]
+    state.write_text(json.dumps({"done": {stage: done[stage] for stage in ("align", "split")}}))
+    with pytest.raises(PartyRefusedError, match="have changed since the alignment"):
+        asyncio.run(asyncio.wait_for(formed(organisations), 300))
+
+
+@pytest.mark.parametrize("change", ["shape", "nan", "large"])
+def test_wrong_gradients_are_refused(tmp_path, change):
+    trainer = PartyTrainer("lab", TrainingSettings(max_gradient=10.0), tmp_path, lambda _: None)
+    trainer._federation, trainer._plan = "trial", FormationPlan()
+    trainer._training, trainer._shape = object(), (2, 3)
+    gradient = {"shape": np.zeros((2, 4)), "nan": np.full((2, 3), np.nan), "large": np.full((2, 3), 11.0)}[change]
+    with pytest.raises(InputError, match="gradient"):
+        trainer.work("gradient", {}, [gradient.astype(np.float32)])
+
+
+def test_an_error_about_its_own_data_names_no_id_to_the_coordinator(tmp_path, caplog):
+    organisations = Organisations(tmp_path)
+    views = np.load(tmp_path / "lab" / "views.npz")
+    twice = np.concatenate([views["ids"], views["ids"][:1]])
+    np.savez(tmp_path / "lab" / "views.npz", ids=twice, x=np.concatenate([views["x"], views["x"][:1]]))
+    with pytest.raises(PartyRefusedError, match="its log says why") as raised:
+        asyncio.run(asyncio.wait_for(formed(organisations), 300))
+    assert str(twice[0]) not in str(raised.value)
+    assert any(str(twice[0]) in getattr(record, "reason", "") for record in caplog.records)
