@@ -20,7 +20,7 @@ import gainroute as gr
 from gainroute.cli import app
 from gainroute.errors import MissingExtraError
 from gainroute.experiments import checkout, figures, runner
-from gainroute.experiments.pages import parts as page_parts
+from gainroute.experiments.pages import reports
 from gainroute.experiments.records import load_record, save_record
 from gainroute.io.run_folder import PartyFolder, ServerFolder
 
@@ -78,7 +78,7 @@ def refused(*args: Any) -> str:
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """`test_figures` draws in earnest."""
     monkeypatch.setattr(figures, "encode", lambda *_: b"")
-    monkeypatch.setattr(page_parts, "encode", lambda *_: b"<svg/>")
+    monkeypatch.setattr(reports, "encode", lambda *_: b"<svg/>")
 
 
 # ---- own views ----------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     base = tmp_path_factory.mktemp("own")
     views, labels = write_views(base / "old")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page_parts, "encode", lambda *_: b"<svg/>")
+        patch.setattr(reports, "encode", lambda *_: b"<svg/>")
         results = parsed(
             "train", "--views", *views, "--labels", labels, "--out", base / "run", *COLUMNS, "--budget", "0.25",
             "--codec", "int8", "--epochs", 2, "--local-epochs", 2, "--kind", "card=mlp",

@@ -19,7 +19,7 @@ from synthetic_records import synthetic_record
 from gainroute.errors import MissingExtraError
 from gainroute.experiments import demo, runner
 from gainroute.experiments.demo import print_demo, run_demo
-from gainroute.experiments.pages import parts as page_parts
+from gainroute.experiments.pages import reports
 from gainroute.experiments.records import Record
 from gainroute.io.run_folder import RunFolder
 from gainroute.training import run as training_run
@@ -46,7 +46,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "encode", lambda *_: b"")
-    monkeypatch.setattr(page_parts, "encode", lambda *_: b"")
+    monkeypatch.setattr(reports, "encode", lambda *_: b"")
 
 
 def test_a_run_leaves_report_picture_and_numbers(
@@ -63,7 +63,7 @@ def test_a_run_leaves_report_picture_and_numbers(
     assert "prefers-color-scheme: dark" in page
 
     monkeypatch.setattr(demo, "encode", lambda *_: b"")
-    monkeypatch.setattr(page_parts, "encode", lambda *_: b"")
+    monkeypatch.setattr(reports, "encode", lambda *_: b"")
     again = run_demo(tmp_path / "demo", progress=False)
     assert trained == [0]  # what was trained is not trained again
     assert again["regimes"] == results["regimes"]

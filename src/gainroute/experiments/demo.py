@@ -15,9 +15,8 @@ from gainroute._version import __version__
 from gainroute.errors import MissingExtraError, NotAnArtifactError
 from gainroute.evaluation.figures import encode
 from gainroute.experiments.config import Config, load_config
-from gainroute.experiments.pages.demo import demo_page, draw_demo
 from gainroute.experiments.pages.headline import headline_of, print_summary
-from gainroute.experiments.pages.parts import TITLE
+from gainroute.experiments.pages.reports import TITLE, demo_page, draw_demo
 from gainroute.experiments.records import Record, load_record, save_record
 from gainroute.experiments.study import study_of
 from gainroute.experiments.summary import summarise

@@ -13,7 +13,7 @@ from gainroute._util.files import write_bytes
 from gainroute._util.progress import Progress
 from gainroute.experiments.measures import Routed, measures_at, routed
 from gainroute.experiments.pages.headline import headline_of
-from gainroute.experiments.pages.run import draw_own, own_page
+from gainroute.experiments.pages.reports import draw_own, own_page
 from gainroute.experiments.records import Record, load_record, save_record
 from gainroute.experiments.scores import RouterScores, answers_by_mean
 from gainroute.experiments.study import study_of

@@ -22,16 +22,9 @@ HANDFUL = 10  # test samples: a gain of fewer is less than chance explains
 def headline_of(
     summary: Mapping[str, Any], budget: float = BUDGET, given: tuple[float, float] | None = None
 ) -> dict[str, Any]:
-    """The few numbers that matter most, as shares.
+    """The few numbers of a summary that matter most at one of its rates, as shares.
 
-    Parameters
-    ----------
-    summary
-        Of `gainroute.experiments.study.summarise`.
-    budget
-        One of its rates.
-    given
-        Rate and accuracy of a deployed router; those of the summary's cross-fitted threshold unless given.
+    `given` are rate and accuracy of a deployed router, by default those of the summary's cross-fitted threshold.
     """
     at = summary["rates"].index(budget)
     routers = summary["regimes"]["0"]["routers"]
@@ -94,18 +87,9 @@ def deployed(headline: Mapping[str, Any]) -> str:
 
 
 def print_summary(results: Mapping[str, Any], console: Console, *, title: str, about: str, closing: str) -> None:
-    """Print accuracy by router and budget, what the budgets buy, and the headline.
+    """Print accuracy by router and budget, what the budgets buy, and the ``headline``.
 
-    Parameters
-    ----------
-    results
-        A summary with its ``headline``.
-    console
-        Where to.
-    title, about
-        Above the tables.
-    closing
-        Below them, printed as it is: a path is neither wrapped nor cut.
+    `title` and `about` stand above the tables; `closing` below them, as it is: a path is neither wrapped nor cut.
     """
     from rich.padding import Padding
 

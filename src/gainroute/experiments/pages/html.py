@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
+from gainroute.experiments.pages.text import Table
 from gainroute.routing.types import FloatArray
 
-__all__ = ["Card", "cards", "figure", "note", "page", "paragraph", "pixels", "posterior_bars", "section", "table"]
+__all__ = ["card", "cards", "figure", "note", "page", "paragraph", "pixels", "posterior_bars", "section", "table"]
 
 _STYLE = """
 :root{--paper:#fff;--ink:#1b1f24;--faint:#646b75;--line:#dfe3e8;--tint:#f4f6f8;--accent:#0a5fa8;--good:#00805d;
@@ -73,28 +73,8 @@ border-radius:4px}
 """
 
 
-@dataclass(frozen=True)
-class Card:
-    """A number to see first: what it is, the number, and lines about it."""
-
-    name: str
-    value: str
-    about: tuple[str, ...]
-    main: bool = False
-
-
 def page(title: str, over: str, lead: str, body: Sequence[str], foot: str) -> str:
-    """Put a whole page together.
-
-    Parameters
-    ----------
-    title, over, lead
-        The heading, a small line above it, and a sentence below.
-    body
-        Pieces of HTML, in order.
-    foot
-        Text at the end.
-    """
+    """Put a whole page together: a small line above the heading, a sentence below, pieces of HTML, text at the end."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -122,14 +102,16 @@ def note(text: str) -> str:
     return f'<div class="note">{paragraph(text)}</div>'
 
 
-def cards(shown: Sequence[Card]) -> str:
-    """Set numbers side by side."""
-    body = "".join(
-        f'<div class="card{" main" if card.main else ""}"><span class="name">{escape(card.name)}</span>'
-        f"<b>{escape(card.value)}</b>{''.join(f'<span>{escape(line)}</span>' for line in card.about)}</div>"
-        for card in shown
-    )
-    return f'<div class="cards">{body}</div>'
+def card(name: str, value: str, *about: str, main: bool = False) -> str:
+    """A number to see first: what it is, the number, and lines about it."""
+    lines = "".join(f"<span>{escape(line)}</span>" for line in about)
+    kind = "card main" if main else "card"
+    return f'<div class="{kind}"><span class="name">{escape(name)}</span><b>{escape(value)}</b>{lines}</div>'
+
+
+def cards(*shown: str) -> str:
+    """Set cards side by side."""
+    return f'<div class="cards">{"".join(shown)}</div>'
 
 
 def figure(light: bytes, dark: bytes, alt: str, caption: str, *, narrow: bool = False) -> str:
@@ -151,30 +133,21 @@ def _uri(svg: bytes) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
 
 
-def table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    caption: str = "",
-    main: Sequence[str] = (),
-    faint: Sequence[str] = (),
-    best: Sequence[Sequence[bool]] | None = None,
-) -> str:
-    """Write a table; rows whose first cell is in `main` or `faint` stand out or step back, `best` marks cells."""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
+def table(shown: Table) -> str:
+    """Write a table; its main rows stand out, the faint ones step back, and the best cells are marked."""
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in shown.header)
     body = []
-    for i, row in enumerate(rows):
-        kind = "main" if row[0] in main else "faint" if row[0] in faint else ""
+    for i, row in enumerate(shown.rows):
+        kind = "main" if row[0] in shown.main else "faint" if row[0] in shown.faint else ""
         cells = "".join(
-            f"<td{' class=best' if best is not None and best[i][j] else ''}>{escape(cell)}</td>"
+            f"<td{' class=best' if shown.best is not None and shown.best[i][j] else ''}>{escape(cell)}</td>"
             for j, cell in enumerate(row)
         )
         body.append(f"<tr{f' class={kind}' if kind else ''}>{cells}</tr>")
     # Outside the scrolling part: on a phone, a caption as wide as its table would be cut off.
-    below = paragraph(caption, small=True) if caption else ""
-    rows_html = "".join(body)
+    below = paragraph(shown.caption, small=True) if shown.caption else ""
     return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows_html}</tbody></table>'
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
         f"</div>{below}"
     )
 
