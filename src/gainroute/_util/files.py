@@ -23,14 +23,7 @@ FileState = tuple[tuple[int, int, int] | None, ...]
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = False) -> None:
     """Write `data` to `path` completely or not at all: to a temporary file beside it, synced, then renamed.
 
-    Parameters
-    ----------
-    path
-        Target file. Its folder is created if needed.
-    data
-        The whole content.
-    private
-        Whether only the owner may read the file, as for a key.
+    The folder is created if needed. Only the owner may read a `private` file, such as a key.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -85,15 +78,15 @@ def write_npz(
 
 def file_state(*paths: Path) -> FileState:
     """Inode, size and modification time of each file, None for a file that does not exist: equal means unchanged."""
-    return tuple(map(_stamp, paths))
 
+    def state(path: Path) -> tuple[int, int, int] | None:
+        try:
+            stat = path.stat()
+        except OSError:
+            return None
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return tuple(map(state, paths))
 
 
 def plain(value: Any) -> Any:

@@ -12,15 +12,7 @@ __all__ = ["load_callable", "load_object"]
 
 
 def load_object(spec: str, name: str) -> Any:
-    """Import the object that `spec` names.
-
-    Parameters
-    ----------
-    spec
-        "package.module:attribute".
-    name
-        The setting that holds it, for the error message.
-    """
+    """Import the object that `spec`, "package.module:attribute", names; `name` is the setting that holds it."""
     module, colon, attribute = spec.partition(":")
     if not (module and colon and attribute):
         raise SettingError(f"{name} is {spec!r}; write it as package.module:attribute")

@@ -19,14 +19,8 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Objects by name: registered in this process, built in, or offered by an installed package.
 
-    Parameters
-    ----------
-    group
-        Entry point group under which packages offer theirs, such as "gainroute.routers".
-    what
-        What an object is, for error messages: "router".
-    builtin
-        Names → "package.module:attribute", imported when first asked for.
+    Packages offer theirs under the entry point group, such as "gainroute.routers". Errors call an object `what` it is:
+    "router". Built-in names refer to "package.module:attribute", imported when first asked for.
 
     Examples
     --------
@@ -59,15 +53,7 @@ class Registry(Generic[T]):
         return obj
 
     def get(self, name: str, remedy: str = "") -> T:
-        """Return the object of this name.
-
-        Parameters
-        ----------
-        name
-            What it was registered as.
-        remedy
-            What to do if there is none; by default, to install or register it.
-        """
+        """Return the object of this name; if there is none, an error says the remedy: by default, to install it."""
         if name in self._registered:
             return self._registered[name]
         if name in self.builtin:

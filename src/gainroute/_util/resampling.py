@@ -27,14 +27,9 @@ def gain_curve(score: FloatArray, gain: FloatArray, weight: FloatArray) -> tuple
 
 
 def gains_at(score: FloatArray, gain: FloatArray, weights: FloatArray, rates: FloatArray) -> FloatArray:
-    """Gain collected when the share `rates` (by weight) of the highest scores is escalated, (R, B).
+    """Gain collected when the share `rates` (B,), by weight, of the highest scores is escalated, (R, B).
 
-    Parameters
-    ----------
-    score, gain : (N,)
-    weights : (R, N)
-        One row per resample.
-    rates : (B,)
+    Scores and gains are (N,), weights (R, N): one row per resample.
     """
     order, starts = _ranked(score)
     ranked = weights[:, order]

@@ -63,22 +63,10 @@ def parse_settings(
     prefix: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> T:
-    """Read settings from the text of a TOML file.
+    """Read settings, a dataclass of this kind, from the text of a TOML file, which errors name `where`.
 
-    Parameters
-    ----------
-    kind
-        The dataclass to build.
-    text
-        TOML.
-    where
-        Names the text in errors.
-    folder
-        Base of relative paths; the working directory by default.
-    prefix
-        Prefix of environment variables; without one the environment is not read.
-    environment
-        Used instead of the process's own.
+    Relative paths start at `folder`, by default the working directory. Environment variables have this `prefix`;
+    without one the environment is not read. `environment` is used instead of the process's own.
     """
     try:
         table = tomllib.loads(text)

@@ -29,21 +29,11 @@ class Augment(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """Aligned samples: row n of every view, of `labels` and of `ids` is the same sample.
+    """Aligned samples: row n of every view, of `labels` and of `ids` is the same sample."""
 
-    Attributes
-    ----------
-    ids
-        (N,) names of the samples, integers or strings, all different.
-    labels
-        (N,) classes as 0 … K − 1.
-    views
-        One array per party, (N, …): images (N, C, H, W) or feature vectors (N, d).
-    """
-
-    ids: LabelArray
-    labels: IntArray
-    views: tuple[npt.NDArray[Any], ...]
+    ids: LabelArray  # (N,), integers or strings, all different
+    labels: IntArray  # (N,), classes as 0 … K − 1
+    views: tuple[npt.NDArray[Any], ...]  # one per party: images (N, C, H, W) or feature vectors (N, d)
 
     def __post_init__(self) -> None:
         sizes = [len(self.ids), *(len(view) for view in self.views)]
@@ -68,26 +58,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set with its official split.
-
-    Attributes
-    ----------
-    name
-        Of the data set.
-    train, test
-        The two official parts; calibration is taken from `train`.
-    class_names, party_names
-        In the order of labels and of views.
-    augment
-        Alters the training views, differently in each epoch; None for no augmentation.
-    """
+    """A data set with its official split."""
 
     name: str
-    train: Part
+    train: Part  # calibration is taken from it
     test: Part
-    class_names: tuple[str, ...]
-    party_names: tuple[str, ...]
-    augment: Augment | None = None
+    class_names: tuple[str, ...]  # in the order of labels
+    party_names: tuple[str, ...]  # in the order of views
+    augment: Augment | None = None  # alters the training views, differently in each epoch
 
     @property
     def classes(self) -> int:

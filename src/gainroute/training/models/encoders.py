@@ -45,14 +45,8 @@ class _BasicBlock(nn.Module):
 class ResNet18(nn.Module):
     """ResNet-18 without its classifier.
 
-    Parameters
-    ----------
-    channels
-        Channels of the images.
-    width
-        Channels after the stem; 64 is usual. The embedding has 8 × width values.
-    stem
-        One of `STEMS`: ``"3x3"`` keeps the resolution (quadrants), ``"7x7-stride2-pool"`` is that of ImageNet.
+    After the stem there are `width` channels, 64 is usual; the embedding has 8 × width values. The stem is one of
+    `STEMS`: "3x3" keeps the resolution (quadrants), "7x7-stride2-pool" is that of ImageNet.
     """
 
     def __init__(self, *, channels: int, width: int = 64, stem: str = "3x3") -> None:
@@ -82,15 +76,7 @@ class ResNet18(nn.Module):
 
 
 class MLPEncoder(nn.Module):
-    """Two hidden layers for feature vectors.
-
-    Parameters
-    ----------
-    features
-        Length of a feature vector.
-    width
-        The hidden layers and the embedding have 8 × width values, like a ResNet-18 of that width.
-    """
+    """Two hidden layers for feature vectors; they and the embedding have 8 × width values, like a ResNet-18."""
 
     def __init__(self, *, features: int, width: int = 16) -> None:
         super().__init__()

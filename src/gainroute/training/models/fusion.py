@@ -19,17 +19,6 @@ class FusionHead(nn.Module):
     depend on the sample; the classifier reads the fusion Σ gᵢ zᵢ together with the mean over pairs of
     zᵢ ⊙ zⱼ, and a linear map of every embedding is added to its logits. An absent party has gate 0 and
     is left out of every mean, so that its embedding has no effect.
-
-    Parameters
-    ----------
-    dimensions
-        Length of each party's embedding.
-    latent
-        Length of the common latent space.
-    classes
-        Number of classes.
-    dropout
-        Share of features dropped before the classifier during training.
     """
 
     def __init__(self, *, dimensions: Sequence[int], latent: int, classes: int, dropout: float = 0.1) -> None:
@@ -58,14 +47,10 @@ class FusionHead(nn.Module):
         return scores.masked_fill(~present, float("-inf")).softmax(dim=1)
 
     def forward(self, embeddings: Sequence[Tensor], present: Tensor | None = None) -> Tensor:
-        """Logits (N, K).
+        """Logits (N, K) of embeddings, one (N, dᵢ) per party.
 
-        Parameters
-        ----------
-        embeddings
-            One (N, dᵢ) per party. Those of an absent party may hold anything, including NaN.
-        present
-            (N, M), True if the embedding is present; by default all are. Each sample needs at least one party.
+        By default all are `present`, (N, M); each sample needs at least one party, and what an absent one sent may hold
+        anything, including NaN.
         """
         if len(embeddings) != len(self.dimensions):
             raise ShapeError(f"{len(embeddings)} embeddings: the head was built for {len(self.dimensions)} parties")

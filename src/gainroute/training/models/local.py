@@ -20,17 +20,9 @@ def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 class LocalCNN(nn.Module):
     """Four strided 3 × 3 blocks, one refinement block, average pooling, dropout, a linear layer.
 
-    Parameters
-    ----------
-    channels, size
-        The images are (channels, size, size). Blocks stop striding at 2 × 2, because a quadrant of a digit has only
-        4 × 4 pixels.
-    outputs
-        Number of classes; one more for a classifier that may defer.
-    widths
-        Channels after each strided block; the refinement block keeps the last.
-    dropout
-        Share of pooled features dropped during training.
+    Images are (channels, size, size). Blocks stop striding at 2 × 2, because a quadrant of a digit has only 4 × 4
+    pixels. `widths` are the channels after each strided block; the refinement block keeps the last. A classifier that
+    may defer has one output more than there are classes.
     """
 
     def __init__(
@@ -55,19 +47,7 @@ class LocalCNN(nn.Module):
 
 
 class LocalMLP(nn.Module):
-    """A small perceptron for feature vectors, with one hidden layer per entry of `widths`.
-
-    Parameters
-    ----------
-    features
-        Length of a feature vector.
-    outputs
-        Number of classes; one more for a classifier that may defer.
-    widths
-        Units of each hidden layer.
-    dropout
-        Share of the last hidden layer dropped during training.
-    """
+    """A small perceptron for feature vectors, with one hidden layer per entry of `widths`; `outputs` as above."""
 
     def __init__(self, *, features: int, outputs: int, widths: Sequence[int] = (16,), dropout: float = 0.1) -> None:
         super().__init__()
