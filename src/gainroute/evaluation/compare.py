@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from gainroute._util.arrays import shown
 from gainroute._util.importing import load_object
 from gainroute._util.resampling import gain_curve, gains_at, interval, replicates, resamples
 from gainroute.errors import GainrouteWarning, SettingError, TooFewSamplesError
 from gainroute.evaluation.metrics import outcome_values
 from gainroute.routing.calibrate import folds_of
 from gainroute.routing.class_order import check_class_order as check_order
-from gainroute.routing.inputs import as_local_posteriors, as_utility, as_weights, check_fraction
+from gainroute.routing.inputs import as_local_posteriors, as_utility, as_weights, check_folds, check_fraction
 from gainroute.routing.labels import as_labels
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
@@ -67,24 +66,13 @@ def load_router(spec: str) -> type[Router]:
 
 @dataclass(frozen=True, eq=False)
 class ComparisonRow:
-    """The out-of-fold result of one router.
-
-    Attributes
-    ----------
-    name
-    value : (B,)
-        Accuracy (or mean utility) at each budget.
-    oracle_share
-        Share of the oracle's gain over random escalation, over all rates; 1 is the oracle, 0 is random.
-    difference, low, high : (B,)
-        Paired difference from confidence at each budget, with its 95 % bootstrap interval.
-    """
+    """The out-of-fold result of one router; arrays have one entry per budget."""
 
     name: str
-    value: FloatArray
-    oracle_share: float
-    difference: FloatArray
-    low: FloatArray
+    value: FloatArray  # accuracy (or mean utility)
+    oracle_share: float  # of the oracle's gain over random escalation, over all rates; 1 is the oracle, 0 is random
+    difference: FloatArray  # from confidence, paired
+    low: FloatArray  # its 95 % bootstrap interval
     high: FloatArray
 
     @property
@@ -179,8 +167,7 @@ def compare_routers(
     """
     local = as_local_posteriors(local_posteriors)
     n = local.shape[1]
-    if not isinstance(folds, (int, np.integer)) or folds < 2:
-        raise SettingError(f"folds is {shown(folds)}; an integer of 2 or more is needed (5 is a good choice)")
+    folds = check_folds(folds, usual=5)
     if n < 2 * folds:
         raise TooFewSamplesError(f"{n} samples are too few for {folds} folds; at least {2 * folds} are needed")
     if not len(budgets):
@@ -195,10 +182,32 @@ def compare_routers(
     weight = as_weights(sample_weight, n)
     if check_class_order:
         check_order([("local_posteriors", local.mean(axis=0))], truth, None)
-    held_out = folds_of(n, int(folds), seed)
-    _warn_rare(truth, classes, int(folds))
+    held_out = folds_of(n, folds, seed)
+    _warn_rare(truth, classes, folds)
 
-    scores, weak = _out_of_fold(named, local, truth, strong, own, weight, held_out, progress)
+    scores, weak = {name: np.empty(n) for name in named}, np.empty(n, dtype=np.int64)
+    for fold in held_out:
+        fitted_on = np.setdiff1d(np.arange(n), fold)
+        for name, build in named.items():
+            router = build()
+            # τ does not matter at equal rates: the rule without folds of its own is the fastest.
+            router.threshold = "calibration"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", GainrouteWarning)  # rare classes were warned about already
+                router.fit(
+                    local[:, fitted_on],
+                    truth[fitted_on],
+                    strong[fitted_on],
+                    weak_prediction=None if own is None else own[fitted_on],
+                    sample_weight=weight[fitted_on],
+                    check_class_order=False,  # all samples were checked together
+                )
+            decision = router.route(local[:, fold], weak_prediction=None if own is None else own[fold])
+            scores[name][fold] = decision.score
+            if name == REFERENCE:
+                weak[fold] = decision.weak_prediction
+            if progress is not None:
+                progress(name)
     kept, taken = outcome_values(truth, weak, strong, as_utility(utility, classes))
     gain = taken - kept
     scores[ORACLE] = gain
@@ -228,50 +237,10 @@ def compare_routers(
         measure="accuracy" if utility is None else "utility",
         weak=base / total,
         strong=float(weight @ taken) / total,
-        folds=int(folds),
+        folds=folds,
         samples=n,
         replicates=count,
     )
-
-
-def _out_of_fold(
-    routers: Mapping[str, Candidate],
-    local: FloatArray,
-    truth: IntArray,
-    strong: IntArray,
-    own: IntArray | None,
-    weight: FloatArray,
-    held_out: list[IntArray],
-    progress: Callable[[str], None] | None,
-) -> tuple[dict[str, FloatArray], IntArray]:
-    """Scores of every router, (N,) each, by fits without the fold scored; and the weak predictions."""
-    n = len(truth)
-    scores = {name: np.empty(n) for name in routers}
-    weak = np.empty(n, dtype=np.int64)
-    for fold in held_out:
-        kept = np.ones(n, dtype=bool)
-        kept[fold] = False
-        for name, build in routers.items():
-            router = build()
-            # τ does not matter at equal rates: the rule without folds of its own is the fastest.
-            router.threshold = "calibration"
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", GainrouteWarning)  # rare classes were warned about already
-                router.fit(
-                    local[:, kept],
-                    truth[kept],
-                    strong[kept],
-                    weak_prediction=None if own is None else own[kept],
-                    sample_weight=weight[kept],
-                    check_class_order=False,  # all samples were checked together
-                )
-            decision = router.route(local[:, fold], weak_prediction=None if own is None else own[fold])
-            scores[name][fold] = decision.score
-            if name == REFERENCE:
-                weak[fold] = decision.weak_prediction
-            if progress is not None:
-                progress(name)
-    return scores, weak
 
 
 def _resampled(

@@ -48,28 +48,15 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One pair of axes: curves by router, axis labels, and the endpoints to mark.
+    """One pair of axes: curves by router, axis labels, and the endpoints to mark."""
 
-    Attributes
-    ----------
-    lines
-        By the router's name.
-    ylabel, xlabel, title
-    ends
-        Names of the two endpoints, such as ("weak route", "strong route"); they are read off the first line.
-    mark
-        Rates at which a line carries its marker.
-    unit
-        Of the horizontal axis: " %" draws shares as percent, anything else draws the numbers as they are.
-    """
-
-    lines: Mapping[str, Line]
+    lines: Mapping[str, Line]  # by the router's name
     ylabel: str
     xlabel: str = "escalation rate"
     title: str = ""
-    ends: tuple[str, str] | None = None
-    mark: Sequence[float] = (0.1, 0.2, 0.4, 0.6, 0.8)
-    unit: str = " %"
+    ends: tuple[str, str] | None = None  # names of the two endpoints, which are read off the first line
+    mark: Sequence[float] = (0.1, 0.2, 0.4, 0.6, 0.8)  # rates at which a line carries its marker
+    unit: str = " %"  # of the horizontal axis: shares as percent; anything else draws the numbers as they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,10 +210,7 @@ def _fill(axes: Any, panel: Panel, theme: Theme, *, crowded: bool = False) -> No
         axes.set_xlim(-2, 102)
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.05 * (high - low), high)  # room for the label of the left end
-    if panel.ylabel.startswith("points"):
-        _percent(axes, "x")
-    else:
-        _percent(axes, "both" if panel.unit == " %" else "y")
+    _percent(axes, "x" if panel.ylabel.startswith("points") else "both" if panel.unit == " %" else "y")
 
 
 def _fill_diagram(axes: Any, diagram: Diagram, theme: Theme) -> None:
@@ -241,10 +225,7 @@ def _fill_diagram(axes: Any, diagram: Diagram, theme: Theme) -> None:
     axes.plot(x, y, color=theme.colours["blue"], linewidth=1.4, clip_on=False, label="how often it is right")
     # A bin counts by its samples: the size of a point says how much it may be trusted.
     axes.scatter(x, y, 8 + 260 * diagram.share[some], color=theme.colours["blue"], clip_on=False, zorder=3)
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 100)
-    axes.set_xticks([0, 25, 50, 75, 100])
-    axes.set_yticks([0, 25, 50, 75, 100])
+    axes.set(xlim=(0, 100), ylim=(0, 100), xticks=[0, 25, 50, 75, 100], yticks=[0, 25, 50, 75, 100])
     _percent(axes, "both")
 
 
@@ -290,8 +271,5 @@ def _legend_below(figure: Any, handles: list[Any], names: list[str]) -> None:
 def _percent(axes: Any, which: str) -> None:
     from matplotlib.ticker import FuncFormatter
 
-    formatter = FuncFormatter(lambda value, _: f"{value:g} %")
-    if which in ("both", "x"):
-        axes.xaxis.set_major_formatter(formatter)
-    if which in ("both", "y"):
-        axes.yaxis.set_major_formatter(formatter)
+    for axis in ("x", "y") if which == "both" else (which,):
+        getattr(axes, f"{axis}axis").set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))

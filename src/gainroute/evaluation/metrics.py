@@ -8,6 +8,7 @@ import numpy as np
 
 from gainroute._util.arrays import shown
 from gainroute.errors import SettingError, ShapeError
+from gainroute.routing.answer import answer_value
 from gainroute.routing.decide import escalate
 from gainroute.routing.inputs import as_posteriors, as_utility, check_fraction
 from gainroute.routing.labels import as_labels, class_count
@@ -256,13 +257,7 @@ def outcome_values(
     labels: IntArray, weak: IntArray, strong: IntArray, utility: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
     """Value of the weak and of the strong answer of each sample, (N,) each; no answer counts as the worst one."""
-    if utility is None:
-        return (weak == labels).astype(np.float64), (strong == labels).astype(np.float64)
-    worst = utility.min(axis=1)[labels]
-    return (
-        np.where(weak >= 0, utility[labels, weak], worst),
-        np.where(strong >= 0, utility[labels, strong], worst),
-    )
+    return answer_value(weak, labels, utility), answer_value(strong, labels, utility)
 
 
 def _predictions(weak: ArrayLike, strong: ArrayLike, labels: ArrayLike) -> tuple[IntArray, IntArray, IntArray]:

@@ -14,7 +14,7 @@ from gainroute.evaluation.metrics import outcome_values
 from gainroute.routing.decide import escalate
 from gainroute.routing.inputs import as_utility, as_weights, check_fraction
 from gainroute.routing.labels import as_labels
-from gainroute.routing.types import ArrayLike, FloatArray, IntArray
+from gainroute.routing.types import ArrayLike, FloatArray
 
 __all__ = ["BUDGETS", "Plan", "PlanPoint", "plan_budgets"]
 
@@ -26,71 +26,35 @@ SKEWED = 0.9
 
 @dataclass(frozen=True, eq=False)
 class PlanPoint:
-    """What one escalation rate buys.
+    """What one escalation rate buys."""
 
-    Attributes
-    ----------
-    rate
-        Share of the samples escalated, those of the highest score.
-    value, low, high
-        Accuracy (or mean utility) with its 95 % bootstrap interval.
-    accuracy
-        Accuracy, also where `value` is a utility.
-    recall : (K,)
-        Share of each class answered right; NaN for a class that does not occur.
-    """
-
-    rate: float
-    value: float
-    low: float
+    rate: float  # share of the samples escalated, those of the highest score
+    value: float  # accuracy (or mean utility)
+    low: float  # its 95 % bootstrap interval
     high: float
-    accuracy: float
-    recall: FloatArray
+    accuracy: float  # also where `value` is a utility
+    recall: FloatArray  # (K,), share of each class answered right; NaN for a class that does not occur
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What every budget buys.
+    """What every budget buys."""
 
-    Attributes
-    ----------
-    points
-        One per budget.
-    rate, value : (P,)
-        The full curve, one point per distinct score.
-    band_rate, band_low, band_high : (41,)
-        The 95 % interval along the curve.
-    measure
-        "accuracy" or "utility": what `value` is.
-    knee
-        The smallest rate whose value lies within half a point of the best; None if nothing is marked.
-    gain_ends
-        The rate beyond which the score, an expected gain, is no longer positive: escalating more is expected to lose.
-        None if nothing is marked, or the score is not a gain.
-    target
-        The smallest rate that reaches the target accuracy; None without a target, or if no rate reaches it.
-    deployed
-        The result of the current threshold on these samples, if it was given.
-    samples, replicates
-        Number of samples, and of bootstrap resamples.
-    skewed
-        True if one class has more than 90 % of the samples and no utility was given.
-    """
-
-    points: tuple[PlanPoint, ...]
-    rate: FloatArray
+    points: tuple[PlanPoint, ...]  # one per budget
+    rate: FloatArray  # the full curve, one point per distinct score
     value: FloatArray
-    band_rate: FloatArray
+    band_rate: FloatArray  # the 95 % interval along the curve
     band_low: FloatArray
     band_high: FloatArray
-    measure: str
-    knee: PlanPoint | None
+    measure: str  # "accuracy" or "utility": what `value` is
+    knee: PlanPoint | None  # the smallest rate whose value lies within half a point of the best, if one is marked
+    # The rate beyond which the score, if it is an expected gain, is no longer positive: more is expected to lose.
     gain_ends: PlanPoint | None
-    target: PlanPoint | None
-    deployed: PlanPoint | None
+    target: PlanPoint | None  # the smallest rate that reaches the target accuracy, if there is one
+    deployed: PlanPoint | None  # the result of the current threshold on these samples, if it was given
     samples: int
-    replicates: int
-    skewed: bool
+    replicates: int  # of the bootstrap
+    skewed: bool  # whether one class has more than 90 % of the samples and no utility was given
 
 
 def plan_budgets(
@@ -108,21 +72,16 @@ def plan_budgets(
     score_is_gain: bool = False,
     seed: int = 0,
 ) -> Plan:
-    """Evaluate every budget on held-out samples.
+    """Evaluate every budget on held-out samples, which did not fit the router.
 
     Parameters
     ----------
-    score : (N,)
-        Routing scores of samples that did not fit the router.
-    weak_prediction, strong_prediction, labels : (N,)
-        Column numbers; a strong prediction of −1 is no answer and counts as wrong.
+    score, weak_prediction, strong_prediction, labels : (N,)
+        Answers and labels are column numbers; a strong prediction of −1 is no answer and counts as wrong.
     classes
         K.
     utility : (K, K), optional
         U[truth, answer]; accuracy by default.
-    sample_weight : (N,), optional
-    budgets
-        Escalation rates to evaluate.
     target_accuracy
         The accuracy for which to find the smallest budget.
     threshold
@@ -130,8 +89,6 @@ def plan_budgets(
     score_is_gain
         Whether the score is the gain expected of escalating, in units of `utility`: only then can `gain_ends`
         be computed.
-    seed
-        Seed of the bootstrap.
 
     Examples
     --------
@@ -149,6 +106,7 @@ def plan_budgets(
     weight = as_weights(sample_weight, n)
     u = as_utility(utility, classes)
     kept, taken = outcome_values(truth, weak, strong, u)
+    weak_right, strong_right = outcome_values(truth, weak, strong, None)
     if not len(budgets):
         raise SettingError("budgets is empty; give at least one share of samples, such as 0.2")
     rates = np.array([check_fraction(b, "budgets", "each the share of samples escalated") for b in budgets])
@@ -175,14 +133,21 @@ def plan_budgets(
     marks["target"] = None
     if target_accuracy is not None:
         level = check_fraction(target_accuracy, "target_accuracy", "the share to be answered right, such as 0.95")
-        weak_right, strong_right = outcome_values(truth, weak, strong, None)
         right = (float(weight @ weak_right) + gain_curve(s, strong_right - weak_right, weight)[1]) / mass[-1]
         marks["target"] = _first_reaching(fine_rate, right, level)
     marks["deployed"] = None if threshold is None else float(weight[escalate(s, threshold)].sum() / weight.sum())
 
     wanted = np.concatenate([rates, GRID, [r for r in marks.values() if r is not None]])
     low, high, drawn = _bootstrap(s, kept, taken, weight, wanted, seed)
-    points = _points(s, weight, truth, weak, strong, classes, (kept, taken), wanted, low, high)
+    of_class = np.bincount(truth, weight, minlength=classes)
+    points = []
+    for i, rate in enumerate(wanted):
+        share = escalated_share(s, weight, wanted[i : i + 1])[0]
+        right = weak_right + share * (strong_right - weak_right)
+        with np.errstate(invalid="ignore"):
+            recall = np.bincount(truth, weight * right, minlength=classes) / of_class
+        value, accuracy = (float(np.average(v, weights=weight)) for v in (kept + share * (taken - kept), right))
+        points.append(PlanPoint(float(rate), value, float(low[i]), float(high[i]), accuracy, recall))
     grid = slice(len(rates), len(rates) + len(GRID))
     marked = iter(points[grid.stop :])
     named = {name: None if r is None else next(marked) for name, r in marks.items()}
@@ -228,37 +193,3 @@ def _bootstrap(
         drawn.append(((weights @ kept)[:, None] + gained) / total[:, None])
     low, high = interval(np.concatenate(drawn))
     return low, high, count
-
-
-def _points(
-    score: FloatArray,
-    weight: FloatArray,
-    truth: IntArray,
-    weak: IntArray,
-    strong: IntArray,
-    classes: int,
-    values: tuple[FloatArray, FloatArray],
-    rates: FloatArray,
-    low: FloatArray,
-    high: FloatArray,
-) -> list[PlanPoint]:
-    kept, taken = values
-    weak_right, strong_right = (weak == truth).astype(np.float64), (strong == truth).astype(np.float64)
-    of_class = np.bincount(truth, weight, minlength=classes)
-    points = []
-    for i, rate in enumerate(rates):
-        share = escalated_share(score, weight, rates[i : i + 1])[0]
-        right = weak_right + share * (strong_right - weak_right)
-        with np.errstate(invalid="ignore"):
-            recall = np.bincount(truth, weight * right, minlength=classes) / of_class
-        points.append(
-            PlanPoint(
-                rate=float(rate),
-                value=float(np.average(kept + share * (taken - kept), weights=weight)),
-                low=float(low[i]),
-                high=float(high[i]),
-                accuracy=float(np.average(right, weights=weight)),
-                recall=recall,
-            )
-        )
-    return points

@@ -18,17 +18,7 @@ CURVE, KNEE, LOSS, USED = "#1f5a92", "#c05a00", "#b3261e", "#222222"
 
 
 def draw_plan(plan: Plan, path: str | os.PathLike[str], title: str = "") -> None:
-    """Draw a plan into a `.png`, `.svg` or `.pdf` file, written completely or not at all.
-
-    Parameters
-    ----------
-    plan
-        From `gainroute.evaluation.plan.plan_budgets`.
-    path
-        The file to write; its suffix determines the format.
-    title
-        Above the picture.
-    """
+    """Draw a plan into a `.png`, `.svg` or `.pdf` file, written completely or not at all."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -58,9 +48,8 @@ def draw_plan(plan: Plan, path: str | os.PathLike[str], title: str = "") -> None
     axes.set_xlim(0, 100)
     axes.set_xlabel("budget: share of samples escalated to the strong route")
     axes.set_ylabel("accuracy" if plan.measure == "accuracy" else "mean utility")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
-    if plan.measure == "accuracy":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
+    for axis in (axes.xaxis, axes.yaxis) if plan.measure == "accuracy" else (axes.xaxis,):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.set_title(title or "What each budget buys", loc="left", fontsize=11)

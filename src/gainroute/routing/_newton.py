@@ -41,13 +41,7 @@ def _probabilities(logits: Matrix) -> tuple[Matrix, Matrix]:
 
 
 def _newton_direction(
-    gradient: Matrix,
-    p: Matrix,
-    z: Matrix,
-    weight: Matrix,
-    lam: float,
-    basis: tuple[Matrix, Matrix],
-    tol: float,
+    gradient: Matrix, p: Matrix, z: Matrix, weight: Matrix, lam: float, basis: tuple[Matrix, Matrix], tol: float
 ) -> Matrix:
     """Solve H d = −g to a relative residual of `tol`, in the precision of `z`."""
     eigenvalues_b, vectors_b = basis
@@ -103,30 +97,11 @@ def minimise(
     distance: float = DISTANCE,
     callback: Callable[[float], bool] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Find the one θ that minimises f.
+    """Find the one θ, (S, D), that minimises f.
 
-    Parameters
-    ----------
-    z : (D, N)
-        Features, one column per sample.
-    target : (N,)
-        Class of each sample, 0 … S−1.
-    origin : (S, D)
-        θ₀, the centre of the penalty and the default start.
-    lam
-        λ > 0.
-    weight : (N,), optional
-        Weights of the samples.
-    start : (S, D), optional
-        Initial θ; it changes the time, not the result.
-    distance
-        The largest ‖θ − θ*‖ allowed.
-    callback
-        Called with the objective after each step; a true result ends the iteration.
-
-    Returns
-    -------
-    (S, D)
+    Features `z` (D, N) have one column per sample; `target` (N,) is its class, 0 … S−1; `origin` is θ₀, (S, D), the
+    centre of the penalty and the default start. Another `start` changes the time, not the result. `distance` is the
+    largest ‖θ − θ*‖ allowed. `callback` gets the objective after each step; a true result ends the iteration.
     """
     samples = np.arange(len(target))
     w = np.ones(len(target)) if weight is None else weight

@@ -16,15 +16,22 @@ import numpy as np
 from gainroute._util.arrays import from_tensors
 from gainroute.errors import ShapeError
 from gainroute.routing.calibrate import folds_of
-from gainroute.routing.inputs import as_posteriors
+from gainroute.routing.inputs import as_posteriors, in_class_order
 from gainroute.routing.labels import Labels
-from gainroute.routing.named_columns import in_class_order
 from gainroute.routing.pool import LogLinearPooling
 from gainroute.routing.reliability import posterior_given
 from gainroute.routing.samples import Samples
 from gainroute.routing.types import Answer, ArrayLike, Decision, FloatArray, IntArray, Pool, Stage
 
-__all__ = ["LOG_LINEAR_BLEND", "FinalAnswer", "best_answer", "blended", "crossfit_blend", "with_strong_answers"]
+__all__ = [
+    "LOG_LINEAR_BLEND",
+    "FinalAnswer",
+    "answer_value",
+    "best_answer",
+    "blended",
+    "crossfit_blend",
+    "with_strong_answers",
+]
 
 FOLDS = 10
 ERRORS = 2.0
@@ -33,21 +40,11 @@ LOG_LINEAR_BLEND = LogLinearPooling(first_alone=True)
 
 @dataclass(frozen=True, eq=False)
 class FinalAnswer:
-    """Combines the answers of both routes (eq. 5).
+    """Combines the answers of both routes (eq. 5)."""
 
-    Attributes
-    ----------
-    confusion : (K, K)
-        C[k, c] = P(strong answer c | truth k), for strong answers without a posterior.
-    blend
-        Combines the strong posterior with Round 1; None if the strong answer stands alone.
-    utility : (K, K), optional
-        U[truth, answer] by which both routes answer; None if they answer with the most likely class.
-    """
-
-    confusion: FloatArray
-    blend: Pool | None = None
-    utility: FloatArray | None = None
+    confusion: FloatArray  # (K, K), C[k, c] = P(strong answer c | truth k), for strong answers without a posterior
+    blend: Pool | None = None  # combines the strong posterior with Round 1; None if the strong answer stands alone
+    utility: FloatArray | None = None  # (K, K), U[truth, answer]; None if both routes give the most likely class
 
     def __call__(self, decision: Decision, strong: ArrayLike | None, names: Labels) -> Answer:
         """Answer every sample; `strong` holds posteriors (E, K) or predictions (E,) of the escalated ones."""
@@ -135,14 +132,15 @@ def crossfit_blend(stage: Stage, samples: Samples, utility: FloatArray | None = 
 
 
 def _is_better(prediction: IntArray, samples: Samples, utility: FloatArray | None) -> bool:
-    gain = _worth(prediction, samples.labels, utility) - _worth(samples.strong_prediction, samples.labels, utility)
+    now, before = (answer_value(p, samples.labels, utility) for p in (prediction, samples.strong_prediction))
+    gain = now - before
     weight = samples.weight / samples.weight.sum()
     mean = float(weight @ gain)
     error = float(np.sqrt(np.square(weight) @ np.square(gain - mean)))
     return mean > ERRORS * error
 
 
-def _worth(prediction: IntArray, labels: IntArray, utility: FloatArray | None) -> FloatArray:
+def answer_value(prediction: IntArray, labels: IntArray, utility: FloatArray | None) -> FloatArray:
     """What each answer is worth, (N,); no answer counts as the worst."""
     if utility is None:
         return np.asarray(prediction == labels, dtype=np.float64)

@@ -17,16 +17,9 @@ SURE = 4.5
 
 
 def check_class_order(posteriors: Sequence[tuple[str, FloatArray]], labels: IntArray, names: LabelArray | None) -> None:
-    """Raise InputError if a permutation of the columns would be right far more often.
+    """Raise InputError if a permutation of the columns of any of these posteriors would be right far more often.
 
-    Parameters
-    ----------
-    posteriors
-        Name and posteriors (N, K) of each answer to check, in this order.
-    labels : (N,)
-        Column numbers.
-    names : (K,), optional
-        Labels in column order.
+    Each is given with its name; labels (N,) are column numbers, and `names` the labels in column order.
     """
     for name, posterior in posteriors:
         found = likely_order(posterior, labels)
@@ -52,8 +45,6 @@ def check_class_order(posteriors: Sequence[tuple[str, FloatArray]], labels: IntA
 def likely_order(posterior: FloatArray, labels: IntArray) -> tuple[IntArray, float, float] | None:
     """The class that each column holds, (K,), with the recall as given and permuted; None if the order is plausible.
 
-    Notes
-    -----
     Each half of the samples chooses the permutation that the other half is judged by, so that chance gains nothing.
     Recall is averaged over classes: a model that always gives one answer is not improved by any permutation. Only
     classes with samples in both halves take part.

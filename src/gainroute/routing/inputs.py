@@ -10,7 +10,6 @@ import numpy as np
 
 from gainroute._util.arrays import from_tensors, shown
 from gainroute.errors import PosteriorError, SettingError, ShapeError
-from gainroute.routing.named_columns import in_class_order
 from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, LabelArray
 
 __all__ = [
@@ -20,9 +19,11 @@ __all__ = [
     "as_present",
     "as_utility",
     "as_weights",
+    "check_folds",
     "check_fraction",
     "check_positive",
     "check_posteriors",
+    "in_class_order",
     "one_of",
     "ones",
 ]
@@ -199,8 +200,71 @@ def check_positive(value: float, name: str) -> float:
     return float(value)
 
 
+def check_folds(folds: int, usual: int) -> int:
+    """Refuse a number of folds that is not an integer of 2 or more."""
+    if not isinstance(folds, (int, np.integer)) or folds < 2:
+        raise SettingError(f"folds is {shown(folds)}; an integer of 2 or more is needed ({usual} is a good choice)")
+    return int(folds)
+
+
 def one_of(value: Choice, name: str, allowed: Sequence[str]) -> Choice:
     """Refuse a setting that is not one of the allowed names."""
     if value not in allowed:
         raise SettingError(f"{name} is {shown(value)}; allowed are {', '.join(map(repr, allowed))}")
     return value
+
+
+# ---- tables ---------------------------------------------------------------------------------------
+
+
+def in_class_order(values: Any, classes: LabelArray | None, name: str) -> Any:
+    """Return a table (pandas, polars, pyarrow), or each of a list, as (N, K), its columns in the order of the classes.
+
+    What is no table is returned as it is. Columns are matched to the classes by name. Without classes, columns named
+    0 … K−1 are sorted by number, and tables of several parties are brought into the order of the first. Columns that
+    are only numbered (pandas' 0, 1, …, polars' column_0, …) have no names, and keep their order. One column more than
+    there are classes (the wish to defer) goes last.
+    """
+    if isinstance(values, np.ndarray):
+        return values
+    tables = values if isinstance(values, (list, tuple)) else [values]
+    if not any(_column_names(table) for table in tables):
+        return values
+    wanted = None if classes is None else [str(label) for label in classes.tolist()]
+    ordered = []
+    for table in tables:
+        columns = _column_names(table)
+        if columns is None:
+            ordered.append(table)
+            continue
+        order = _order(columns, wanted, name)
+        ordered.append(np.asarray(table)[:, order])
+        if wanted is None:
+            wanted = [columns[i] for i in order]
+    return ordered if isinstance(values, (list, tuple)) else ordered[0]
+
+
+def _column_names(table: Any) -> list[str] | None:
+    """Names of the columns of a table; None for anything else."""
+    names = getattr(table, "column_names", None)  # pyarrow: its `columns` are the data
+    if names is None and hasattr(table, "to_numpy"):
+        names = getattr(table, "columns", None)
+    return None if names is None else [str(column) for column in names]
+
+
+def _order(columns: list[str], wanted: list[str] | None, name: str) -> list[int]:
+    place = {column: i for i, column in enumerate(columns)}
+    numbers = [str(i) for i in range(len(columns))]
+    unnamed = columns in (numbers, [f"column_{i}" for i in range(len(columns))])
+    if wanted is None:
+        return [place[c] for c in numbers] if set(numbers) == set(columns) else list(range(len(columns)))
+    if set(wanted) <= set(columns) and len(columns) <= len(wanted) + 1:
+        rest = [i for i, column in enumerate(columns) if column not in wanted]
+        return [*(place[c] for c in wanted), *rest]
+    if unnamed:
+        return list(range(len(columns)))
+    raise ShapeError(
+        f"{name} has the columns {', '.join(columns[:8])}{', …' if len(columns) > 8 else ''}, the classes are "
+        f"{', '.join(wanted[:8])}{', …' if len(wanted) > 8 else ''}; name one column after each class, or pass a plain "
+        "array with the columns in the order of classes="
+    )

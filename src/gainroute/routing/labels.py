@@ -27,18 +27,10 @@ def as_classes(classes: Sequence[Any] | LabelArray | None) -> LabelArray | None:
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Translate between labels and columns.
+    """Translate between labels and columns."""
 
-    Attributes
-    ----------
-    count
-        K.
-    names : (K,), optional
-        Labels in column order; None where they are the column numbers themselves.
-    """
-
-    count: int
-    names: LabelArray | None
+    count: int  # K
+    names: LabelArray | None  # labels in column order; None where they are the column numbers themselves
 
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != self.count:
@@ -80,16 +72,8 @@ def as_labels(
 ) -> IntArray:
     """Encode labels as column numbers, (N,).
 
-    Parameters
-    ----------
-    values
-        Labels; integers 0 … K−1 unless `classes` lists the labels in column order.
-    classes
-        The number of classes, or the labels in column order, or None to check nothing but the type.
-    length
-        The required number.
-    missing
-        Whether −1, None and NaN may stand for "no answer"; they become −1.
+    Labels are integers 0 … K−1 unless `classes` lists them in column order; it may also be their number, or None to
+    check nothing but the type. Where `missing` is allowed, −1, None and NaN stand for "no answer" and become −1.
     """
     array = np.asarray(from_tensors(values))
     if array.ndim != 1:
@@ -125,8 +109,7 @@ def _as_columns(array: LabelArray, classes: int | None, name: str, missing: bool
             "with the labels in column order"
         )
     encoded = array.astype(np.int64)
-    low = -1 if missing else 0
-    outside = encoded < low
+    outside = encoded < (-1 if missing else 0)
     if classes is not None:
         outside |= encoded >= classes
     if outside.any():

@@ -52,7 +52,9 @@ def confusion_matrix(
     array([[0.75, 0.25],
            [0.  , 1.  ]])
     """
-    truth, answer, k = _encode(labels, strong_prediction, classes)
+    truth = as_labels(labels, classes=classes)
+    answer = as_labels(strong_prediction, classes=classes, length=len(truth), name="strong_prediction", missing=True)
+    k = class_count(classes, truth, answer)
     return estimate_confusion(truth, answer, k, as_weights(sample_weight, len(truth)), shrinkage)
 
 
@@ -75,12 +77,6 @@ def classwise_reliability(
         labels, strong_prediction, classes=classes, sample_weight=sample_weight, shrinkage=shrinkage
     )
     return np.diagonal(matrix).copy()
-
-
-def _encode(labels: ArrayLike, strong: ArrayLike, classes: Any) -> tuple[IntArray, IntArray, int]:
-    truth = as_labels(labels, classes=classes)
-    answer = as_labels(strong, classes=classes, length=len(truth), name="strong_prediction", missing=True)
-    return truth, answer, class_count(classes, truth, answer)
 
 
 def estimate_confusion(

@@ -28,7 +28,7 @@ from gainroute.routing.decide import (
     rate_above,
     rate_interval,
 )
-from gainroute.routing.inputs import as_local_posteriors, as_present, check_fraction, check_posteriors
+from gainroute.routing.inputs import as_local_posteriors, as_present, check_folds, check_fraction, check_posteriors
 from gainroute.routing.labels import Labels, as_classes
 from gainroute.routing.pipeline import Pipeline, Stages, fit_stages
 from gainroute.routing.pool import mean_over_parties
@@ -89,10 +89,6 @@ class Router(Settings):
     ----------
     threshold_
         τ.
-    calibrator_
-        The fitted calibrator, callable on (N, K).
-    confusion_, reliability_ : (K, K), (K,)
-        The strong route's confusion matrix and its diagonal.
     threshold_scores_
         The scores from which τ was computed, each with whether the weak and the strong answer were right.
     n_parties_, n_classes_
@@ -125,19 +121,17 @@ class Router(Settings):
         if min_gain is not None and not isinstance(min_gain, (int, float, np.integer, np.floating)):
             raise SettingError(f"min_gain is {shown(min_gain)}; a number is needed (0 never pays for a loss), or None")
         self.min_gain = None if min_gain is None else float(min_gain)
-        if not isinstance(folds, (int, np.integer)) or folds < 2:
-            raise SettingError(f"folds is {shown(folds)}; an integer of 2 or more is needed (20 is a good choice)")
-        self.folds = int(folds)
+        self.folds = check_folds(folds, usual=20)
         self.seed = seed
         self.classes = as_classes(classes)
 
     # ---- what distinguishes one router from another ---------------------------------------------
 
-    def score(self, round_one: RoundOne) -> FloatArray:  # noqa: ARG002
+    def score(self, round_one: RoundOne) -> FloatArray:
         """Score samples after Round 1, (N,): the higher, the more Round 2 is worth."""
         raise SettingError(f"{type(self).__name__} defines neither score() nor fit_score(); a router needs one of them")
 
-    def fit_score(self, calibration: CalibrationSet) -> Score:  # noqa: ARG002 (a score that needs no fit ignores it)
+    def fit_score(self, calibration: CalibrationSet) -> Score:
         """Fit the score on calibration data; by default there is nothing to fit."""
         return self.score
 
@@ -145,16 +139,12 @@ class Router(Settings):
         """Pool checked local posteriors into (N, K)."""
         return mean_over_parties(local, present)
 
-    def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool:  # noqa: ARG002
+    def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool:
         """Fit the pool; by default there is nothing to fit."""
         return self.pool
 
     def fit_calibrator(
-        self,
-        pooled: FloatArray,  # noqa: ARG002
-        labels: IntArray,  # noqa: ARG002
-        weight: FloatArray,  # noqa: ARG002
-        start: Calibrator | None,  # noqa: ARG002
+        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
     ) -> Calibrator:
         """Fit the calibrator; by default `calibrated` is `pooled`."""
         return identity_calibration
@@ -256,7 +246,13 @@ class Router(Settings):
         k = self.n_classes_ + self.extra_columns
         local = as_local_posteriors(local_posteriors, parties=self.n_parties_, classes=k, class_names=self.classes)
         n = local.shape[1]
-        weak = self._own_weak(weak_prediction, n)
+        if (weak_prediction is not None) != self.own_weak_prediction_:
+            fitted = "with" if self.own_weak_prediction_ else "without"
+            raise InputError(
+                f"the router was fitted {fitted} weak_prediction=; route it {fitted} as well: its gain is over that "
+                "weak answer"
+            )
+        weak = None if weak_prediction is None else self._labels.encode(weak_prediction, "weak_prediction", n)
         mask = as_present(present, local.shape[:2])
         rows = max(1, BLOCK_VALUES // k)
         if n <= rows:
@@ -384,15 +380,6 @@ class Router(Settings):
             check_posteriors(local, present)
         at = self._pipeline.round_one(local, weak, present)
         return self._pipeline.scores(at), at.weak_prediction, at.pooled, at.calibrated
-
-    def _own_weak(self, weak_prediction: ArrayLike | None, n: int) -> IntArray | None:
-        if (weak_prediction is not None) != self.own_weak_prediction_:
-            fitted = "with" if self.own_weak_prediction_ else "without"
-            raise InputError(
-                f"the router was fitted {fitted} weak_prediction=; route it {fitted} as well: its gain is over that "
-                "weak answer"
-            )
-        return None if weak_prediction is None else self._labels.encode(weak_prediction, "weak_prediction", n)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "threshold_"):

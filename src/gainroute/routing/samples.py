@@ -33,15 +33,9 @@ class Samples:
 
     def take(self, rows: IntArray | BoolArray) -> Samples:
         """Return the samples of these rows."""
-        weak, posterior = self.weak_prediction, self.strong_posterior
-        return Samples(
-            self.local[:, rows],
-            self.labels[rows],
-            self.strong_prediction[rows],
-            None if weak is None else weak[rows],
-            self.weight[rows],
-            None if posterior is None else posterior[rows],
-        )
+        local, *columns = vars(self).values()
+        taken: list[Any] = [None if column is None else column[rows] for column in columns]
+        return Samples(local[:, rows], *taken)
 
 
 def as_samples(
@@ -62,8 +56,18 @@ def as_samples(
     m, n, k = local.shape[0], local.shape[1], local.shape[2] - extra_columns
     names = Labels(k, classes)
     truth = names.encode(labels, "labels", n)
-    posterior = _posterior(strong_posterior, n, names)
-    strong = _strong(names, n, strong_prediction, posterior)
+    posterior, strong = None, None
+    if strong_posterior is not None:
+        posterior = as_posteriors(strong_posterior, classes=k, class_names=classes, name="strong_posterior")
+        if len(posterior) != n:
+            raise ShapeError(f"strong_posterior has {len(posterior)} rows for {n} samples; one each is needed")
+        strong = posterior.argmax(axis=1)
+    if strong_prediction is not None:
+        strong = names.encode(strong_prediction, "strong_prediction", n, missing=True)
+    if strong is None:
+        raise InputError(
+            "neither strong_prediction nor strong_posterior was given; fit needs the strong route's answers"
+        )
     weak = None if weak_prediction is None else names.encode(weak_prediction, "weak_prediction", n)
     mask = as_present(present, (m, n))
     check_posteriors(local, mask)
@@ -83,26 +87,6 @@ def _check_order(samples: Samples, k: int, classes: LabelArray | None) -> None:
     if samples.strong_posterior is not None:
         answers.append(("strong_posterior", samples.strong_posterior))
     check_order(answers, samples.labels, classes)
-
-
-def _posterior(posterior: ArrayLike | None, n: int, names: Labels) -> FloatArray | None:
-    if posterior is None:
-        return None
-    q = as_posteriors(posterior, classes=names.count, class_names=names.names, name="strong_posterior")
-    if len(q) != n:
-        raise ShapeError(f"strong_posterior has {len(q)} rows for {n} samples; one each is needed")
-    return q
-
-
-def _strong(names: Labels, n: int, prediction: ArrayLike | None, posterior: FloatArray | None) -> IntArray:
-    if prediction is not None:
-        return names.encode(prediction, "strong_prediction", n, missing=True)
-    if posterior is None:
-        raise InputError(
-            "neither strong_prediction nor strong_posterior was given; fit needs the strong route's answers"
-        )
-    found: IntArray = posterior.argmax(axis=1)
-    return found
 
 
 def _complete(samples: Samples, present: BoolArray) -> Samples:

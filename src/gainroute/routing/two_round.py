@@ -159,16 +159,9 @@ async def predict_two_round_async(
 def round_one(
     router: Decider, posteriors: Sequence[npt.NDArray[Any]] | npt.NDArray[Any], *, checked: bool = False
 ) -> Decision:
-    """Pool, score and decide. A row of NaN means that the party lacks the sample.
+    """Pool, score and decide on what the parties sent, M arrays (N, K) or (M, N, K).
 
-    Parameters
-    ----------
-    router
-        What decides.
-    posteriors : M arrays (N, K), or (M, N, K)
-        What the parties sent.
-    checked
-        True if every row is known to be a posterior or all NaN.
+    A row of NaN means that the party lacks the sample; `checked` rows are known to be posteriors, or all NaN.
     """
     local = posteriors if isinstance(posteriors, np.ndarray) else _stacked(posteriors)
     if local.dtype.kind != "f" or not np.isnan(np.minimum.reduce(local, axis=None, initial=0)):

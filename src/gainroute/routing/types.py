@@ -145,13 +145,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class ThresholdScores:
-    """The scores from which a threshold is computed, and whether each route was right on each sample.
-
-    Attributes
-    ----------
-    score, weight : (n,)
-    weak_right, strong_right : (n,) bool
-    """
+    """The scores from which a threshold is computed, and whether each route was right on each sample; all (n,)."""
 
     score: FloatArray
     weight: FloatArray
