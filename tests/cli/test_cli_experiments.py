@@ -257,7 +257,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-def test_report_adds_a_strangers_router_to_every_table(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_adds_an_external_router_to_every_table(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(records)
     made = parsed("report", "--router", "strange_margin:Margin", "--cache-dir", "cache", "--out", "o")
     routers = made["datasets"]["modelnet40"]["regimes"]["0"]["routers"]

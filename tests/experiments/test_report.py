@@ -1,4 +1,4 @@
-"""Reports: rebuilt from records alone, quick the second time, with strangers' routers in every table."""
+"""Reports: rebuilt from records alone, quick the second time, with external routers in every table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gainroute.routing.types import FloatArray
 
 
 class Margin(gr.Router):
-    """A stranger's router: the margin between the two likeliest classes."""
+    """An external router: the margin between the two likeliest classes."""
 
     def score(self, round_one: gr.RoundOne) -> FloatArray:
         top = np.sort(round_one.pooled, axis=1)
@@ -116,7 +116,7 @@ def test_a_damaged_cache_is_made_anew(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_strangers_router_is_in_every_table_with_paired_differences(folder: Path) -> None:
+def test_an_external_router_is_in_every_table_with_paired_differences(folder: Path) -> None:
     built = build_report(
         folder / "records", folder / "mine", routers=[f"{__name__}:Margin"], cache_dir=folder / "cache"
     )

@@ -115,11 +115,11 @@ def _feedback(log: LoggedDecisions, labels: IntArray, strong: IntArray, kept: Bo
         share[route] = known[route].mean() if route.any() else 1.0
     if log.feedback_probability is None:
         return share
-    told = np.asarray(log.feedback_probability, dtype=np.float64)
-    found = _probabilities(np.where(np.isnan(told), 1.0, told), "feedback_probability", n)
+    given = np.asarray(log.feedback_probability, dtype=np.float64)
+    found = _probabilities(np.where(np.isnan(given), 1.0, given), "feedback_probability", n)
     if (found[known] == 0).any():
         raise SettingError("a labelled decision has feedback_probability 0; it lies in (0, 1] where there is a label")
-    return np.where(np.isnan(told), share, found)
+    return np.where(np.isnan(given), share, found)
 
 
 def _probabilities(values: ArrayLike, name: str, n: int) -> FloatArray:

@@ -71,15 +71,15 @@ LOOKS = {
     "defer α=3": Look("purple 4", (0, (5, 1, 1, 1, 1, 1)), "d", 1.5, 1.35),
 }
 # Routers from outside the package, in the order in which they appear.
-STRANGERS = (Look("amber", (0, (8, 2)), "X", 1.9), Look("purple", (0, (8, 2, 2, 2)), "P", 1.9))
+EXTERNAL = (Look("amber", (0, (8, 2)), "X", 1.9), Look("purple", (0, (8, 2, 2, 2)), "P", 1.9))
 
 
 def looks_of(names: Sequence[str], theme: Theme) -> dict[str, tuple[Look, str]]:
     """Look and colour of each router; those from outside the package get theirs in the order they appear."""
-    strangers = [name for name in names if shown_name(name) not in LOOKS]
+    external = [name for name in names if shown_name(name) not in LOOKS]
     found = {}
     for name in names:
-        look = LOOKS.get(shown_name(name)) or STRANGERS[strangers.index(name) % len(STRANGERS)]
+        look = LOOKS.get(shown_name(name)) or EXTERNAL[external.index(name) % len(EXTERNAL)]
         found[name] = look, theme.ink if look.colour == "ink" else theme.colours[look.colour]
     return found
 

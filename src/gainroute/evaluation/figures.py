@@ -1,7 +1,7 @@
 """Draw trade-off curves, reliability diagrams and ablations from arrays; nothing is computed here.
 
 A router looks the same in every picture: a colour (of a palette safe for colour-blind readers), a line style and a
-marker of its own, so that it is told apart in print without colour too. matplotlib is imported inside the functions
+marker of its own, so that it can be distinguished in print without colour. matplotlib is imported inside the functions
 (extra ``[plots]``); no window, no global state.
 """
 

@@ -53,15 +53,13 @@ def diagrams_of(study: Study, regime: int) -> dict[str, Diagram]:
     return found
 
 
-def draw_figures(
-    study: Study, summary: Mapping[str, Any], strangers: Sequence[str]
-) -> dict[str, npt.NDArray[np.uint8]]:
+def draw_figures(study: Study, summary: Mapping[str, Any], external: Sequence[str]) -> dict[str, npt.NDArray[np.uint8]]:
     """Draw every figure of a data set's page; the bytes of each PNG and PDF file, by name."""
 
     def title(regime: int) -> str:
         return regime_title(str(regime), summary)
 
-    compared = [*COMPARED[:1], *strangers, *COMPARED[1:]]
+    compared = [*COMPARED[:1], *external, *COMPARED[1:]]
     ablation = [*ABLATION, REFERENCE]
     figures = {
         "tradeoff": draw_grid(
@@ -77,11 +75,11 @@ def draw_figures(
         figures["defer"] = draw_grid(
             [[rate_panel(lines_of(study, names, r, m), m, title(r)) for m in MEASURES] for r in study.regimes]
         )
-    names = [ANALYTICAL, OURS, ROUTING_ONLY, *strangers, CALIBRATED, "learned gain", *defer]
+    names = [ANALYTICAL, OURS, ROUTING_ONLY, *external, CALIBRATED, "learned gain", *defer]
     figures["reliability"] = draw_reliability({title(r): diagrams_of(study, r) for r in study.regimes})
     deployable = [name for name in (*compared, ROUTING_ONLY, *defer) if name not in (ORACLE, "random")]
     figures["bytes"] = draw_grid([[_bytes_panel(study, deployable, summary, r, title(r)) for r in study.regimes]])
-    guided = [*GUIDED[:1], *strangers, *GUIDED[1:]]
+    guided = [*GUIDED[:1], *external, *GUIDED[1:]]
     figures["which"] = draw_grid(
         [[rate_panel(lines_of(study, guided, r, "accuracy"), "accuracy", title(r)) for r in study.regimes]]
     )
@@ -98,7 +96,7 @@ def draw_figures(
 
 
 def _above_chance(study: Study, names: Sequence[str], regime: int) -> dict[str, Line]:
-    """Accuracy above the chord between the endpoints (random escalation), so that close curves can be told apart."""
+    """Accuracy above the chord between the endpoints (random escalation), so that close curves can be distinguished."""
     lines = {}
     for name in names:
         band = study.band(name, regime)

@@ -106,8 +106,8 @@ def build_report(
     found = sorted(Path(records_dir).glob("*/seed*.npz"))
     if not found:
         raise DataError(f"{records_dir} holds no record <dataset>/seed<seed>.npz; name the folder of the records")
-    strangers: dict[str, Builder] = {spec.rpartition(":")[2]: load_router(spec) for spec in routers}
-    taken = sorted(strangers.keys() & {*compared_routers(), *ablation_routers(), ORACLE})
+    external: dict[str, Builder] = {spec.rpartition(":")[2]: load_router(spec) for spec in routers}
+    taken = sorted(external.keys() & {*compared_routers(), *ablation_routers(), ORACLE})
     if taken:
         raise SettingError(
             f"router {taken[0]!r} is in every table already; leave it out, or give the class another name"
@@ -119,8 +119,8 @@ def build_report(
     for folder in sorted({path.parent for path in found}):
         name, paths = folder.name, [path for path in found if path.parent == folder]
         say(f"{name}: {len(paths)} seeds")
-        study = load_study(paths, strangers, cache, say)
-        builders = {**compared_routers(), **ablation_routers(), **strangers}
+        study = load_study(paths, external, cache, say)
+        builders = {**compared_routers(), **ablation_routers(), **external}
         key = (hash_contents(*paths), *(f"{word} {router_key(build)}" for word, build in builders.items()))
         kept = partial(_kept, study, cache, key)
         summary = kept(summarise)
@@ -130,7 +130,7 @@ def build_report(
         summary["partial"] = partial_summary(curves, summary["rates"]) if curves else {}
         say(f"{name}: figures")
         drawn_from = ("figures", *key, json.dumps(summary), source_hash(draw_figures.__module__), version("matplotlib"))
-        files = cache.arrays(drawn_from, partial(draw_figures, study, summary, list(strangers)))
+        files = cache.arrays(drawn_from, partial(draw_figures, study, summary, list(external)))
         (out / name).mkdir(parents=True, exist_ok=True)
         for file, content in files.items():
             write_bytes(out / name / file, content.tobytes())

@@ -87,7 +87,7 @@ class Study:
 
 def study_of(
     records: Sequence[Record],
-    strangers: Mapping[str, Builder] | None = None,
+    external: Mapping[str, Builder] | None = None,
     *,
     cache: Cache | None = None,
     stamps: Mapping[int, str] | None = None,
@@ -110,7 +110,7 @@ def study_of(
                 "differences need one test part"
             )
     fitting = _Fitting(cache or Cache(), stamps or {}, say or (lambda _text: None))
-    builders = {**compared_routers(), **ablation_routers(), **(strangers or {})}
+    builders = {**compared_routers(), **ablation_routers(), **(external or {})}
     fits = [partial(fitting.scores, name, build, record) for name, build in builders.items() for record in ordered]
     judgements = [partial(fitting.quality, name, record) for name in CALIBRATORS for record in ordered]
     with one_thread():
@@ -129,14 +129,14 @@ def study_of(
 
 def load_study(
     paths: Sequence[Path],
-    strangers: Mapping[str, Builder],
+    external: Mapping[str, Builder],
     cache: Cache,
     say: Callable[[str], None] | None = None,
 ) -> Study:
     """Read the records of one data set, and fit whatever the cache does not hold; see `study_of`."""
     records = [load_record(path) for path in paths]
     stamps = {record.seed: hash_contents(path) for record, path in zip(records, paths, strict=True)}
-    return study_of(records, strangers, cache=cache, stamps=stamps, say=say)
+    return study_of(records, external, cache=cache, stamps=stamps, say=say)
 
 
 def router_key(build: Builder) -> str:

@@ -15,19 +15,9 @@ from gainroute.io.tables import ColumnTable
 from gainroute.routing.inputs import SUM_TOLERANCE
 from gainroute.routing.types import BoolArray, FloatArray, LabelArray
 
-__all__ = ["PartyPosteriors", "as_labels", "join", "read_known", "read_parties", "read_party_files"]
+__all__ = ["as_labels", "join", "read_known", "read_parties", "read_party_files"]
 
 PREFIX = "posterior"
-
-
-@dataclass(frozen=True, eq=False)
-class PartyPosteriors:
-    """Local posteriors (M, N, K), who answered (M, N), and the names of parties and classes."""
-
-    local: FloatArray
-    present: BoolArray
-    party_names: tuple[str, ...]
-    class_names: LabelArray | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +30,8 @@ class _Party:
 # ---- one file, all parties ----------------------------------------------------------------------
 
 
-def read_parties(table: ColumnTable, class_names: LabelArray | None = None) -> PartyPosteriors:
-    """Find every party's posterior among the columns `posterior…`."""
+def read_parties(table: ColumnTable, class_names: LabelArray | None = None) -> dict[str, Any]:
+    """Find every party's posterior among the columns `posterior…`, as fields of `Outcomes`."""
     lists, numbers = _posterior_columns(table)
     source = table.source
     if lists and numbers:
@@ -100,7 +90,7 @@ def join(tables: Sequence[ColumnTable], on: str) -> tuple[list[ColumnTable], lis
     return joined, [len(place) - len(common) for place in places]
 
 
-def read_party_files(tables: Sequence[ColumnTable], on: str, class_names: LabelArray | None = None) -> PartyPosteriors:
+def read_party_files(tables: Sequence[ColumnTable], on: str, class_names: LabelArray | None = None) -> dict[str, Any]:
     """Read one party per table; the name of the file is the name of the party."""
     parties, classes = [], None
     for table in tables:
@@ -235,7 +225,7 @@ def _from_classes(name: str, columns: list[FloatArray], source: str) -> _Party:
     return _Party(name, posterior, there)
 
 
-def _stack(parties: list[_Party], source: str, class_names: LabelArray | None) -> PartyPosteriors:
+def _stack(parties: list[_Party], source: str, class_names: LabelArray | None) -> dict[str, Any]:
     sizes = {p.name: p.posterior.shape[1] for p in parties if p.posterior is not None}
     if not sizes:
         raise DataError(f"{source}: no party answered any sample; at least one posterior is needed")
@@ -246,7 +236,8 @@ def _stack(parties: list[_Party], source: str, class_names: LabelArray | None) -
     blank = np.full((len(parties[0].present), k), 1 / k)
     local = np.stack([blank if p.posterior is None else p.posterior for p in parties])
     present = np.stack([p.present for p in parties])
-    return PartyPosteriors(local, present, tuple(p.name for p in parties), class_names)
+    names = tuple(p.name for p in parties)
+    return {"local_posteriors": local, "present": present, "party_names": names, "class_names": class_names}
 
 
 def _known(table: ColumnTable, column: str, *, missing: bool) -> LabelArray:

@@ -18,7 +18,7 @@ import numpy as np
 
 from gainroute._util.files import write_npz
 from gainroute.errors import DataError, GainrouteWarning
-from gainroute.io.posterior_columns import PartyPosteriors, as_labels, join, read_known, read_parties, read_party_files
+from gainroute.io.posterior_columns import as_labels, join, read_known, read_parties, read_party_files
 from gainroute.io.tables import ColumnTable, PathLike, file_format, read_table, write_parquet
 from gainroute.routing.inputs import as_local_posteriors, as_present
 from gainroute.routing.labels import Labels
@@ -183,7 +183,7 @@ def load_outcomes(
         if formats[0] == "npz":
             return _from_npz(read_table(files[0], only=_KEYS), names)
         table = read_table(files[0])
-        return _from_tables(read_parties(table, names), read_known(table), table.source)
+        return Outcomes(**read_parties(table, names), **read_known(table), source=table.source)
     if on is None:
         raise DataError(
             f"{len(formats)} files were given and nothing to join them by; name the column that identifies a sample: "
@@ -237,13 +237,6 @@ def _from_npz(table: ColumnTable, names: LabelArray | None) -> Outcomes:
     return Outcomes(local, **found, source=table.source)  # type: ignore[arg-type]
 
 
-def _from_tables(parties: PartyPosteriors, known: Mapping[str, Any], source: str) -> Outcomes:
-    return Outcomes(
-        parties.local, class_names=parties.class_names, present=parties.present, party_names=parties.party_names,
-        **known, source=source,
-    )  # fmt: skip
-
-
 def _read_joined(paths: Sequence[PathLike], labels: PathLike | None, on: str, names: LabelArray | None) -> Outcomes:
     files = [*([] if labels is None else [labels]), *paths]
     joined, unmatched = join([read_table(path) for path in files], on)
@@ -257,7 +250,7 @@ def _read_joined(paths: Sequence[PathLike], labels: PathLike | None, on: str, na
         )
     found = read_party_files(joined[len(joined) - len(paths) :], on, names)
     known = {} if labels is None else read_known(joined[0])
-    return _from_tables(found, {**known, "ids": ids}, ", ".join(map(str, files)))
+    return Outcomes(**found, **(known | {"ids": ids}), source=", ".join(map(str, files)))
 
 
 def _write_npz(arrays: Mapping[str, Any], path: PathLike) -> None:

@@ -134,7 +134,7 @@ def _uri(svg: bytes) -> str:
 
 
 def table(shown: Table) -> str:
-    """Write a table; its main rows stand out, the faint ones step back, and the best cells are marked."""
+    """Write a table; main rows are emphasised, faint ones greyed, and the best cells marked."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in shown.header)
     body = []
     for i, row in enumerate(shown.rows):
