@@ -2,14 +2,17 @@
 
 - `api/…` from `gainroute.__all__`, grouped by the module that defines each name: public names are listed once, there.
 - `reference/cli.md` from the command line itself, `reference/settings.md` from the example settings in `deploy/`.
+- `notebooks/…` from the executed notebooks in `examples/notebooks`, with their figures.
 - Pages link to files outside `docs/` by relative paths, which work on GitHub; here they become links to the repository.
 - The build fails if a page would load a script, a style sheet, a font or an image from another host.
 """
 
 from __future__ import annotations
 
+import base64
 import importlib
 import inspect
+import json
 import os
 import re
 import warnings
@@ -156,6 +159,26 @@ def settings_page() -> str:
     return "\n".join(lines)
 
 
+def notebook_pages() -> dict[str, str | bytes]:
+    """Write a page per notebook, and its figures: path → Markdown or PNG."""
+    pages: dict[str, str | bytes] = {}
+    for path in sorted((ROOT / "examples/notebooks").glob("*.ipynb")):
+        parts: list[str] = []
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            text = "".join(cell["source"]).replace("](../../docs/", "](../")
+            parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+            for output in cell.get("outputs", []):
+                if "text" in output:
+                    parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
+                elif "image/png" in output["data"]:
+                    figure = f"{path.stem}-{len(pages)}.png"
+                    pages[f"notebooks/{figure}"] = base64.b64decode(output["data"]["image/png"])
+                    parts.append(f"![The figure drawn by this code]({figure})")
+        source = f"This page is the notebook [{path.name}](../../examples/notebooks/{path.name}), as last executed."
+        pages[f"notebooks/{path.stem}.md"] = "\n\n".join([parts[0], source, *parts[1:]]) + "\n"
+    return pages
+
+
 # ---- called by mkdocs -------------------------------------------------------------------------------
 
 
@@ -176,6 +199,7 @@ def on_files(files: Files, config: Any) -> Files:
         warnings.simplefilter("ignore")
         importlib.import_module("gainroute")
         pages = {**api_pages(), "reference/cli.md": cli_page(), "reference/settings.md": settings_page()}
+        pages |= notebook_pages()
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
