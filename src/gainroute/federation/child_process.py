@@ -19,7 +19,6 @@ from gainroute.errors import GainrouteError
 __all__ = ["DRAIN_SECONDS", "ChildProcess", "ProcessEndedError", "stop_signals", "stopped_at_exit"]
 
 DRAIN_SECONDS = 5
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class ProcessEndedError(GainrouteError):
@@ -104,14 +103,12 @@ def stop_signals() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
     def stop() -> None:
         (hurry if stopping.is_set() else stopping).set()
 
-    handled = []
-    for name in SIGNALS:
-        with contextlib.suppress(AttributeError, NotImplementedError, ValueError, RuntimeError):
-            number = getattr(signal, name)
-            if name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # started by nohup: it has to outlive the terminal
+    # Started by nohup, it has to outlive the terminal.
+    hangup = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    handled = (signal.SIGINT, signal.SIGTERM, *hangup)
+    for number in handled:
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread
             loop.add_signal_handler(number, stop)
-            handled.append(number)
     try:
         yield stopping, hurry
     finally:

@@ -16,7 +16,6 @@ from gainroute.federation.coordinator.decision_log.store import delete_before, p
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import CoordinatorError, LogFailedError, NotFoundError
-from gainroute.federation.coordinator.handshake import class_names
 from gainroute.federation.coordinator.metrics import Metrics
 from gainroute.federation.coordinator.monitoring.monitor import Monitor
 from gainroute.federation.coordinator.monitoring.statistics import LiveStatistics
@@ -160,7 +159,7 @@ class Coordinator:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in column order."""
-        return self.classes_of(self.deployment)
+        return self.parties.class_names(self.deployment)
 
     def check_model(self, name: str, version: str | None = None) -> None:
         """Refuse a request for another model, or for a version that is not in use."""
@@ -171,10 +170,6 @@ class Coordinator:
             raise NotFoundError(
                 f"version {version[:60]!r} is not in use; {used!r} is: leave the version out to follow it"
             )
-
-    def classes_of(self, deployment: Deployment) -> tuple[str, ...]:
-        """Names of the classes of a deployment, in column order."""
-        return deployment.class_names or class_names(deployment, self.parties.descriptions())
 
     def not_ready(self) -> str:
         """Why requests would be refused now; empty if they would be answered."""

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
+from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import HandshakeError, PartyMissingError
-from gainroute.federation.coordinator.handshake import check_fusion, class_names, differences, dimension
 from gainroute.federation.transport.base import (
     PartyConnection,
     PartyDescription,
@@ -91,9 +93,14 @@ class PartyLinks:
         """Names in the order of the route table."""
         return tuple(self.links)
 
-    def descriptions(self) -> dict[str, PartyDescription]:
-        """Descriptions of the parties that have answered."""
-        return {name: link.description for name, link in self.links.items() if link.description is not None}
+    def class_names(self, deployment: Deployment) -> tuple[str, ...]:
+        """Names of the classes: the router's, else those of the parties, else the column numbers."""
+        if deployment.class_names:
+            return deployment.class_names
+        k = deployment.router.n_classes_
+        known = (self.links[name].description for name in deployment.parties)
+        given = next((description.classes for description in known if description is not None), ())
+        return given if len(given) == k else tuple(map(str, range(k)))
 
     def lengths(self, deployment: Deployment) -> list[int] | None:
         """Length of every party's embeddings; None while a party is not known to fit."""
@@ -126,7 +133,7 @@ class PartyLinks:
             )
         lengths = self.lengths(deployment)
         if lengths is not None:
-            await asyncio.to_thread(check_fusion, deployment, lengths)
+            await asyncio.to_thread(_check_fusion, deployment, lengths)
         return absent
 
     async def confirm(self, deployment: Deployment, what: str) -> None:
@@ -140,9 +147,8 @@ class PartyLinks:
         """Check a party by its last description, record the result, and return the differences."""
         if link.description is None:
             return ["it has not described itself yet"]
-        names = class_names(deployment, self.descriptions())
-        wrong = differences(deployment, link.name, link.description, names)
-        length = dimension(deployment, link.description) if not wrong else None
+        wrong = _differences(deployment, link.name, link.description, self.class_names(deployment))
+        length = _dimension(deployment, link.description) if not wrong else None
         if length is None:
             link.dimensions.pop(deployment.hash, None)
             return wrong
@@ -162,7 +168,7 @@ class PartyLinks:
                 link.set_state("mismatch" if wrong else "ok", "; ".join(wrong))
                 lengths = self.lengths(deployment)
                 if not known and lengths is not None:
-                    await asyncio.to_thread(check_fusion, deployment, lengths)
+                    await asyncio.to_thread(_check_fusion, deployment, lengths)
 
         links = list(self.links.values())
         done = await asyncio.gather(*(check(link) for link in links), return_exceptions=True)
@@ -176,3 +182,60 @@ class PartyLinks:
     async def close(self) -> None:
         """Close all connections."""
         await asyncio.gather(*(link.connection.close() for link in self.links.values()), return_exceptions=True)
+
+
+# ---- whether a party fits a deployment ---------------------------------------------------------------
+
+
+def _dimension(deployment: Deployment, description: PartyDescription) -> int | None:
+    """Length of a party's embeddings for the router's models; None if the party does not have these models."""
+    wanted = deployment.model(description.name)
+    return next((m.dimension for m in description.models if m.hash == wanted), None)
+
+
+def _differences(deployment: Deployment, name: str, description: PartyDescription, classes: Sequence[str]) -> list[str]:
+    """List what keeps a party from answering for a deployment; `classes` are the names it must have, in this order."""
+    found: list[str] = []
+    if description.name != name:
+        return [f"it calls itself {description.name!r}, the route table says {name!r}"]
+    if list(description.classes) != list(classes):
+        same = sorted(description.classes) == sorted(classes)
+        kind = "are in another order" if same else "differ"
+        found.append(f"its classes {kind}: {_some(description.classes)}, {_some(classes)} is needed")
+    length = _dimension(deployment, description)
+    if length is None:
+        has = ", ".join(m.hash for m in description.models) or "none"
+        wanted = deployment.model(name)
+        found.append(f"it does not have the models {wanted}; it has {has}: add that version at the party")
+    elif length < 1:
+        found.append(f"its embeddings have length {length}; 1 or more is needed")
+    if deployment.fusion.wants_embeddings and deployment.codec not in description.codecs:
+        has = ", ".join(description.codecs) or "none"
+        found.append(f"it does not offer the codec {deployment.codec!r}; it offers {has}")
+    return found
+
+
+def _check_fusion(deployment: Deployment, lengths: Sequence[int]) -> None:
+    """Fuse random embeddings of the parties' dimensions, so that a wrong fusion fails now and not in Round 2."""
+    fusion, k = deployment.fusion, deployment.router.n_classes_
+    if not fusion.wants_embeddings:
+        return
+    rng = np.random.default_rng(0)
+    probe = [rng.normal(size=(2, n)).astype(np.float32) for n in lengths]
+    try:
+        given = np.asarray(fusion.fuse(probe))
+    except (GainrouteError, RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise HandshakeError(
+            f"the fusion {fusion.source} does not take embeddings of lengths {list(lengths)} ({error}), which the "
+            f"parties {list(deployment.parties)} send: correct the order of the route table, or the fusion"
+        ) from error
+    if given.shape not in {(2, k), (2,)}:
+        raise HandshakeError(
+            f"the fusion {fusion.source} answers two samples with shape {given.shape}; (2, {k}) posteriors or (2,) "
+            "predictions are needed"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:12]))
+    return f"[{shown}]" if len(names) <= 12 else f"[{shown}, … {len(names)} in all]"

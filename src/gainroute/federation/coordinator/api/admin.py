@@ -109,12 +109,9 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
             raise BadRequestError("exactly one of decision_id and sample_id is needed in the query")
 
         def work(connection: Any) -> int:
-            if sample_id is None:
-                what = {"decision_id": decision_id or ""}
-                deleted = store.delete_decision(connection, decision_id or "")
-            else:
-                what = {"sample_sha256": store.pseudonym(sample_id)}
-                deleted = store.delete_sample(connection, sample_id)
+            deleted = store.delete_named(connection, decision_id, sample_id)
+            pseudonym = {"sample_sha256": store.pseudonym(sample_id or "")}
+            what = pseudonym if decision_id is None else {"decision_id": decision_id}
             store.audit(connection, *_caller(request), "delete", what, {"deleted": deleted})
             return deleted
 

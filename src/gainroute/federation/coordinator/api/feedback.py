@@ -60,7 +60,7 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
             return accepted, errors
 
         accepted, errors = await coordinator.log.write(work)
-        coordinator.monitor.labelled()
+        coordinator.monitor.drift.labels_wait = True
         return json_response({"accepted": accepted, "errors": errors})
 
     return routes

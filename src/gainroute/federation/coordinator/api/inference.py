@@ -130,7 +130,7 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
 
 def _tensor(coordinator: Coordinator, outcome: Outcome, first: int, name: str) -> Tensor:
     if name == "class":
-        names = coordinator.classes_of(outcome.deployment)
+        names = coordinator.parties.class_names(outcome.deployment)
         return [names[label] if label >= 0 else "" for label in outcome.label.tolist()]
     if name == "score":
         return np.nan_to_num(outcome.score, nan=0.0, posinf=LARGEST, neginf=-LARGEST).astype(np.float32)

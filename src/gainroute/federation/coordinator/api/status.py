@@ -160,7 +160,7 @@ def status_json(coordinator: Coordinator) -> dict[str, Any]:
 
 def _classes(coordinator: Coordinator, row: dict[str, Any]) -> tuple[str, ...]:
     """Names of the classes of the router that decided; those of the current one if it is no longer in memory."""
-    return coordinator.classes_of(coordinator.operator.kept(row["router"]) or coordinator.deployment)
+    return coordinator.parties.class_names(coordinator.operator.kept(row["router"]) or coordinator.deployment)
 
 
 def _decision(row: dict[str, Any], classes: tuple[str, ...]) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
             explained = router.explain(local)
             contribution, reliability = explained.contribution, explained.reliability
     pooled, strong = (posterior(row[name], router.n_classes_) for name in ("pooled", "strong"))
-    names = coordinator.classes_of(deployment)
+    names = coordinator.parties.class_names(deployment)
     classes = [
         {
             "label": k,

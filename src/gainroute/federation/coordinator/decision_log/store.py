@@ -22,7 +22,7 @@ from gainroute.federation.coordinator.decision_log.schema import COLUMNS, decisi
 from gainroute.federation.coordinator.errors import ConflictError, LogFailedError, NotFoundError
 
 __all__ = [
-    "audit", "delete_before", "delete_decision", "delete_sample", "get_state", "give_feedback", "latest", "one",
+    "audit", "delete_before", "delete_named", "get_state", "give_feedback", "latest", "one",
     "posterior", "pseudonym", "put_state", "read_audit", "reading", "summarise_feedback",
 ]  # fmt: skip
 
@@ -71,14 +71,15 @@ def posterior(blob: bytes | None, columns: int) -> npt.NDArray[np.float32] | Non
     return None if blob is None else np.frombuffer(blob, "<f4").reshape(-1, columns)
 
 
-def delete_decision(connection: sqlite3.Connection, name: str) -> int:
-    """Delete one decision and its feedback."""
-    return connection.execute("DELETE FROM decisions WHERE seq = ?", (sequence(name),)).rowcount
+def _named(decision: str | None, sample: str | None) -> tuple[str, int | str | None]:
+    """The condition that selects one decision by its id, or all about a sample."""
+    return ("seq = ?", sequence(decision)) if decision is not None else ("sample_id = ?", sample)
 
 
-def delete_sample(connection: sqlite3.Connection, sample_id: str) -> int:
-    """Delete all decisions about a sample."""
-    return connection.execute("DELETE FROM decisions WHERE sample_id = ?", (sample_id,)).rowcount
+def delete_named(connection: sqlite3.Connection, decision: str | None, sample: str | None) -> int:
+    """Delete one decision, or all decisions about a sample, with their feedback."""
+    where, value = _named(decision, sample)
+    return connection.execute(f"DELETE FROM decisions WHERE {where}", (value,)).rowcount  # noqa: S608 (our own texts)
 
 
 def delete_before(connection: sqlite3.Connection, moment: float) -> int:
@@ -108,17 +109,13 @@ def give_feedback(
     the sample. With `watched`, the label is queued for the drift monitor, unless it corrects an earlier one: no label
     counts twice.
     """
-    if decision is not None:
-        seq = sequence(decision)
-        found = connection.execute("SELECT seq FROM decisions WHERE seq = ?", (seq,)).fetchall()
-        if not found:
-            raise NotFoundError(f"there is no decision {decision!r}; pass the decision_id of an answer")
-    else:
-        found = connection.execute("SELECT seq FROM decisions WHERE sample_id = ? LIMIT 2", (sample,)).fetchall()
-        if not found:
-            raise NotFoundError(f"there is no decision about sample {sample!r}; pass the decision_id of an answer")
-        if len(found) > 1:
-            raise ConflictError(f"sample {sample!r} was answered more than once; pass the decision_id")
+    where, value = _named(decision, sample)
+    found = connection.execute(f"SELECT seq FROM decisions WHERE {where} LIMIT 2", (value,)).fetchall()  # noqa: S608
+    if not found:
+        what = f"decision about sample {sample!r}" if decision is None else f"decision {decision!r}"
+        raise NotFoundError(f"there is no {what}; pass the decision_id of an answer")
+    if len(found) > 1:
+        raise ConflictError(f"sample {sample!r} was answered more than once; pass the decision_id")
     (number,) = found[0]
     if watched and connection.execute("SELECT 1 FROM feedback WHERE seq = ?", (number,)).fetchone() is None:
         connection.execute("INSERT INTO unwatched (seq) VALUES (?)", (number,))

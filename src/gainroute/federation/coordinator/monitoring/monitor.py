@@ -79,10 +79,6 @@ class Monitor:
             self._shadowed += n
             self._outcomes.append(outcome)
 
-    def labelled(self) -> None:
-        """Record that the log has new labels."""
-        self.drift.labels_wait = True
-
     # ---- in the background------------------------------------------------------------------------
 
     async def examine(self) -> None:
