@@ -217,3 +217,9 @@ def test_scikit_learn_is_not_needed_by_routers():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "CascadeClassifier needs an optional dependency: pip install 'gainroute[sklearn]'" in out.stdout
+
+
+def test_a_cascade_answers_integer_labels_with_integers():
+    fitted = cascade().fit(X[TRAIN], Y[TRAIN] + 1)
+    assert fitted.predict(X[NEW]).dtype == Y.dtype
+    assert set(fitted.predict(X[NEW]).tolist()) <= set(range(1, 11))

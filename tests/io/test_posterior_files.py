@@ -48,6 +48,38 @@ def test_an_npz_file_is_read_whole(tmp_path: Path) -> None:
     assert (len(read), read.party_names, read.present) == (6, ("party 0", "party 1"), None)
 
 
+@pytest.mark.parametrize("form", ["npz", "columns", "given"])
+def test_integer_labels_of_classes_named_by_integers_are_names(tmp_path: Path, form: str) -> None:
+    names, labels = ["11", "12", "13"], LABELS + 11
+    strong = np.where(STRONG < 0, -1, STRONG + 11)
+    if form == "columns":
+        columns = {f"posterior_{p}_{name}": LOCAL[i, :, k] for i, p in enumerate("ab") for k, name in enumerate(names)}
+        read = load_outcomes(parquet(tmp_path / "a.parquet", **columns, label=labels, strong_prediction=strong))
+    else:
+        held = {"class_names": np.array(names)} if form == "npz" else {}
+        path = npz(tmp_path / "a.npz", local_posteriors=LOCAL, labels=labels, strong_prediction=strong, **held)
+        read = load_outcomes(path, class_names=None if held else names)
+    assert read.class_names is not None
+    assert read.class_names.tolist() == [11, 12, 13]
+    known = read.in_labels(read.class_names, 3)
+    assert known.labels is not None
+    assert known.labels.tolist() == labels.tolist()
+    text = read.in_labels(np.array(names), 3)  # a router whose classes are texts
+    assert text.labels is not None
+    assert text.labels.tolist() == [str(label) for label in labels]
+
+
+def test_integers_that_could_be_names_or_columns_are_refused(tmp_path: Path) -> None:
+    names = np.array(["1", "2", "3"])
+    path = npz(tmp_path / "a.npz", local_posteriors=LOCAL, labels=np.array([1, 2, 1, 2, 1, 2]), class_names=names)
+    with pytest.raises(DataError, match=r"class names \(1, 2, 3\) or column numbers 0 … 2; write them as text"):
+        load_outcomes(path)
+    path = npz(tmp_path / "b.npz", local_posteriors=LOCAL, labels=LABELS, class_names=names)
+    known = load_outcomes(path).in_labels(names, 3)
+    assert known.labels is not None
+    assert known.labels.tolist() == [str(label + 1) for label in LABELS], "0 can only be a column"
+
+
 def test_one_party_may_leave_out_the_first_axis(tmp_path: Path) -> None:
     assert load_outcomes(npz(tmp_path / "a.npz", local_posteriors=LOCAL[0])).local_posteriors.shape == (1, 6, 3)
 

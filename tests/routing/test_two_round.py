@@ -62,6 +62,24 @@ def predict(kind, lacks=((), (), ()), ids=IDS, router=ROUTER, combine=fuse):
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
+def test_integer_labels_come_back_as_integers(kind, tmp_path):
+    router = gr.ExpectedGainRouter(0.3, classes=range(11, 11 + K))
+    router.fit(CALIBRATION.local, CALIBRATION.labels + 11, CALIBRATION.strong + 11)
+    gr.save(router, tmp_path / "router")
+    for one in (router, gr.load(tmp_path / "router")):
+        found, plain = predict(kind, router=one), predict(kind)
+        assert found.prediction.dtype.kind == "i"
+        np.testing.assert_array_equal(found.prediction, plain.prediction + 11)
+        assert one.explain(TEST.local[:, 0]).classes.tolist() == [11, 12, 13, 14]
+        lacking = predict(kind, lacks=((0,),) * M, router=one).prediction.tolist()
+        assert [type(label) for label in lacking[:2]] == [type(None), int]
+    weak, strong = (lambda rows: TEST.local[0][rows]), (lambda rows: TEST.strong[rows] + 11)
+    one = gr.ExpectedGainRouter(0.3, classes=range(11, 11 + K))
+    one.fit(CALIBRATION.local[0], CALIBRATION.labels + 11, CALIBRATION.strong + 11)
+    assert gr.cascade(weak, strong, one)(np.arange(120)).prediction.dtype.kind == "i"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
 def test_two_rounds_give_what_the_router_says(kind):
     found = predict(kind)
     decision = ROUTER.route(TEST.local.astype(np.float32))

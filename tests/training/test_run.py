@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import gainroute as gr
 import gainroute.training.run as run_module
 from gainroute.errors import ArtifactError, DataError, LabelError, MissingExtraError, NotAnArtifactError, SettingError
-from gainroute.experiments.run_report import report_run
+from gainroute.experiments.run_report import evaluate_run, report_run
+from gainroute.io.run_folder import RunFolder
 from gainroute.routing.payload import round_trip
 from gainroute.training.models.local import LocalCNN, LocalMLP
 from gainroute.training.optimise import threads
@@ -100,6 +101,22 @@ def test_an_opened_run_answers_new_views_as_its_service_would(tmp_path: Path) ->
 
     in_order = run.predict([raw["front"], raw["vitals"], _Frame(raw["card"])])
     np.testing.assert_array_equal(in_order.prediction, answered.prediction)
+
+
+def test_integer_labels_come_back_as_integers(tmp_path: Path) -> None:
+    views, labels = _files(tmp_path / "old")
+    ids = np.load(labels)["ids"]
+    np.savez(labels, ids=ids, labels=np.arange(len(ids)) % 3 + 9)
+    trained = train_run(views, labels, tmp_path / "run", settings=_quick())
+    assert trained.class_names == RunFolder(tmp_path / "run").class_names == ("9", "10", "11")
+    run = gr.open_run(tmp_path / "run")
+    _, aligned, _ = read_aligned(views, labels)
+    answered = run.predict({view.name: view.raw for view in aligned})
+    assert answered.prediction.dtype.kind == "i"
+    assert set(answered.prediction.tolist()) <= {9, 10, 11}
+    assert (answered.prediction == np.load(labels)["labels"]).mean() > 0.6, "a third would be chance"
+    assert run.class_names == tuple(map(str, run.router.classes.tolist()))
+    assert evaluate_run(tmp_path / "run", views, labels)["weak"] > 0.5
 
 
 class _Frame:

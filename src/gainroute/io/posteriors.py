@@ -127,9 +127,35 @@ class Outcomes:
                 value = np.array([None if v in ("", None) else v for v in value.tolist()], dtype=object)
             numbers = given is not None and value.dtype.kind in "iubf" and given.dtype.kind not in "iuf"
             missing = field == "strong_prediction"
+            integers = self._integer_names(field, given) if numbers else None
             encode = plain.encode if given is None or numbers else reader.encode
+            if integers is not None:
+                encode = Labels(classes, integers).encode
             changed[field] = writer.decode(encode(value, f"{self.source}: {field}", missing=missing))
         return replace(self, class_names=given, **changed)
+
+    def _integer_names(self, field: str, names: LabelArray | None) -> LabelArray | None:
+        """Class names as integers, if names such as "1" … "15" are what integers in a field stand for.
+
+        None if they are column numbers. Integers that could be either are refused.
+        """
+        value = getattr(self, field)
+        texts = [] if names is None else [str(name) for name in names.tolist()]
+        columns = list(range(len(texts)))
+        if value is None or value.dtype.kind not in "iuf" or not all(t.removeprefix("-").isdecimal() for t in texts):
+            return None
+        integers = [int(text) for text in texts]
+        if list(map(str, integers)) != texts or integers == columns:
+            return None
+        found = value[~np.isnan(value) & (value != -1)] if field == "strong_prediction" else value
+        if np.isin(found, columns).all():
+            if np.isin(found, integers).all():
+                raise DataError(
+                    f"{self.source}: {field} holds integers that could be class names ({_some(texts)}) or column "
+                    f"numbers 0 … {len(texts) - 1}; write them as text, or class_names as integers"
+                )
+            return None
+        return np.array(integers)
 
     def _in_order_of(self, names: LabelArray) -> Outcomes:
         """Bring the columns, and labels that are column numbers, into the order of these class names."""
@@ -181,9 +207,9 @@ def load_outcomes(
     formats = [file_format(path) for path in [*files, *([] if labels is None else [labels])]]
     if len(formats) == 1 and on is None:
         if formats[0] == "npz":
-            return _from_npz(read_table(files[0], only=_KEYS), names)
+            return _named(_from_npz(read_table(files[0], only=_KEYS), names))
         table = read_table(files[0])
-        return Outcomes(**read_parties(table, names), **read_known(table), source=table.source)
+        return _named(Outcomes(**read_parties(table, names), **read_known(table), source=table.source))
     if on is None:
         raise DataError(
             f"{len(formats)} files were given and nothing to join them by; name the column that identifies a sample: "
@@ -194,7 +220,7 @@ def load_outcomes(
             f"{[*files, labels][formats.index('npz')]} is an .npz file; joining by {on!r} takes Parquet files: an .npz "
             "holds all parties and the labels in one file"
         )
-    return _read_joined(files, labels, on, names)
+    return _named(_read_joined(files, labels, on, names))
 
 
 def save_outcomes(outcomes: Outcomes, path: PathLike) -> None:
@@ -237,6 +263,12 @@ def _from_npz(table: ColumnTable, names: LabelArray | None) -> Outcomes:
     return Outcomes(local, **found, source=table.source)  # type: ignore[arg-type]
 
 
+def _named(outcomes: Outcomes) -> Outcomes:
+    """Names of classes as integers where the labels are integers: integer labels come back as integers."""
+    integers = outcomes._integer_names("labels", outcomes.class_names)
+    return outcomes if integers is None else replace(outcomes, class_names=integers)
+
+
 def _read_joined(paths: Sequence[PathLike], labels: PathLike | None, on: str, names: LabelArray | None) -> Outcomes:
     files = [*([] if labels is None else [labels]), *paths]
     joined, unmatched = join([read_table(path) for path in files], on)
@@ -254,11 +286,13 @@ def _read_joined(paths: Sequence[PathLike], labels: PathLike | None, on: str, na
 
 
 def _write_npz(arrays: Mapping[str, Any], path: PathLike) -> None:
-    """Write arrays; those of objects (names and None) become texts, which can be read without running code."""
+    """Write arrays; those of objects (labels and None) become texts or integers, read without running code."""
     plain = {name: np.asarray(value) for name, value in arrays.items()}
     for name, value in plain.items():
         if value.dtype == object:
-            plain[name] = np.array(["" if v is None else str(v) for v in value.tolist()])
+            numbers = all(v is None or (isinstance(v, int) and v >= 0) for v in value.tolist())
+            texts = ["" if v is None else str(v) for v in value.tolist()]
+            plain[name] = np.array([int(text or -1) for text in texts] if numbers else texts)
     write_npz(path, plain)
 
 

@@ -168,7 +168,13 @@ class RunFolder:
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, in column order."""
-        return tuple(str(name) for name in self.read()["class_names"])
+        return tuple(map(str, self.labels))
+
+    @property
+    def labels(self) -> list[int] | list[str]:
+        """Labels as training read them, integers or texts, in column order."""
+        labels: list[int] | list[str] = self.read()["class_names"]
+        return labels
 
     def provenance(self, codec: str) -> Provenance:
         """Hashes of every party's models and of the server's heads, with the codec of embeddings."""

@@ -48,7 +48,8 @@ class Labels:
         if self.names is None:
             return columns
         if (columns < 0).any():
-            return np.array([None if c < 0 else self.names[c] for c in columns.tolist()], dtype=object)
+            names = self.names.tolist()
+            return np.array([None if c < 0 else names[c] for c in columns.tolist()], dtype=object)
         labels: LabelArray = self.names[columns]
         return labels
 

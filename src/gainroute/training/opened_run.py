@@ -46,7 +46,7 @@ class OpenedRun:
         return f"OpenedRun(parties={', '.join(self.party_names)}; classes={', '.join(self.class_names)})"
 
     def predict(self, views: Mapping[str, Any] | Sequence[Any]) -> Prediction:
-        """Answer new samples in two rounds, as the service would; `prediction` holds names of classes.
+        """Answer new samples in two rounds, as the service would; `prediction` holds labels as training read them.
 
         Parameters
         ----------

@@ -51,6 +51,8 @@ class Prepared:
         One per party: from a view as it was given to a model's input.
     class_names
         In the order of the labels.
+    integer_labels
+        Whether the labels were given as integers; the names are their texts.
     split_hash
         Identifies which samples are in which part.
     whole
@@ -64,6 +66,7 @@ class Prepared:
     class_names: tuple[str, ...]
     split_hash: str
     whole: Part | None = None
+    integer_labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,9 @@ def prepare_dataset(dataset: Dataset, calibration: float, seed: int, settings: s
     preprocess = tuple(
         ImagePreprocess(scale, "NCHW"[: view.ndim]) for scale, view in zip(scalers, train.views, strict=True)
     )
-    return Prepared(data, scaled(held), scaled(dataset.test), preprocess, dataset.class_names, split)
+    names = dataset.class_names
+    numbered = names == tuple(map(str, range(len(names))))
+    return Prepared(data, scaled(held), scaled(dataset.test), preprocess, names, split, integer_labels=numbered)
 
 
 def encode_labels(labels: LabelArray, class_names: Sequence[str]) -> IntArray:
@@ -186,4 +191,5 @@ def prepare_views(
     ready = tuple(TrainingView(x[train], train) for x in whole.views)
     fingerprint = f"{split}/{content_hash([view.clean for view in ready])}"
     data = TrainingData(ready, codes[train], len(class_names), names, fingerprint)
-    return Prepared(data, whole.take(held), whole.take(held_out), fitted, class_names, split, whole)
+    integers = unique.dtype.kind in "iu"
+    return Prepared(data, whole.take(held), whole.take(held_out), fitted, class_names, split, whole, integers)

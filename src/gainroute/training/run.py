@@ -183,10 +183,12 @@ def _count(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def fit_router(answers: RouteAnswers, class_names: Sequence[str], *, budget: float, seed: int) -> ExpectedGainRouter:
+def fit_router(
+    answers: RouteAnswers, classes: Sequence[int] | Sequence[str], *, budget: float, seed: int
+) -> ExpectedGainRouter:
     """Calibrate the expected-gain router on answers of both routes."""
-    router = ExpectedGainRouter(budget, seed=seed, classes=class_names)
-    labels = np.array(class_names)[answers.labels]
+    router = ExpectedGainRouter(budget, seed=seed, classes=classes)
+    labels = np.array(classes)[answers.labels]
     # The columns are the run's own: a poor model is no sign of another order.
     router.fit(answers.local_posteriors, labels, strong_posterior=answers.strong_posterior, check_class_order=False)
     return router
@@ -216,7 +218,7 @@ def calibrate_run(
         Of the folds in which the threshold is cross-fitted.
     """
     run = RunFolder(run_dir)
-    provenance, names = run.provenance(codec), run.class_names
+    provenance, names = run.provenance(codec), run.labels
     router = fit_router(answers, names, budget=budget, seed=seed)
     save(router, run.server.router, provenance=provenance)
     return router

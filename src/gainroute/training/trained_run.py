@@ -50,7 +50,8 @@ def write_run(folder: str | os.PathLike[str], routes: Routes, prepared: Prepared
     save_model(strong.head, strong.head_spec, run.server.head)
     save_model(routes.masked, strong.head_spec, run.server.masked_head)
     # Written last: a folder with this file is complete.
-    write_json(run.description, {"party_names": names, "class_names": classes})
+    labels = [int(name) for name in classes] if prepared.integer_labels else classes
+    write_json(run.description, {"party_names": names, "class_names": labels})
     return run
 
 
