@@ -128,6 +128,62 @@ def test_everything_is_shown(served, opened):
     expect(page.locator("#parties-about")).to_contain_text(re.compile(r"Here, coordinator: certificate: \d+ days left"))
 
 
+# Texts of charts beyond their panel, and texts that the budget's curve crosses.
+MISPLACED = """() => {
+    const shown = (t) => t.getAttribute("visibility") !== "hidden" && t.textContent;
+    const texts = [...document.querySelectorAll("svg text")].filter(shown);
+    const box = (node) => node.getBoundingClientRect();
+    const beyond = (own, panel) => own.left < panel.left || own.right > panel.right;
+    const within = (x, y, own) => x > own.left && x < own.right && y > own.top && y < own.bottom;
+    const line = document.querySelector("#curve .line"), from = box(line.ownerSVGElement);
+    const at = (i) => line.getPointAtLength((line.getTotalLength() * i) / 399);
+    const spots = Array.from({ length: 400 }, (_, i) => at(i));
+    const crossed = (t) => t.closest("#curve") && spots.some(({ x, y }) => within(x + from.left, y + from.top, box(t)));
+    const outside = texts.filter((t) => beyond(box(t), box(t.closest(".panel"))));
+    return [outside, texts.filter(crossed)].map((all) => all.map((t) => t.textContent));
+}"""
+
+
+def box(page, selector):
+    return page.locator(selector).bounding_box()
+
+
+def test_the_slider_is_aligned_with_the_axis_and_nothing_is_clipped_or_crossed(served, opened):
+    for width in (1440, 1024, 390):
+        page = opened(served.url, viewport={"width": width, "height": 900})
+        slider, line = box(page, "#budget"), box(page, "#curve .dash")
+        thumb = slider["x"] + 9 + 0.2 * (slider["width"] - 18)
+        assert thumb == pytest.approx(line["x"] + line["width"] / 2, abs=1.5)
+        assert page.evaluate(MISPLACED) == [[], []]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_controller_is_on_and_the_time_shown_can_be_chosen(served, opened):
+    assert status(served)["controller"]["on"] is True
+    page = opened(served.url)
+    expect(page.locator("#control")).to_be_visible()
+    with page.expect_response(lambda reply: "/api/rate?seconds=86400" in reply.url):
+        page.locator("#window").select_option("86400")
+
+
+def test_few_samples_are_too_few_to_say(opened, tmp_path, monkeypatch):
+    fed = federation(tmp_path, 0.2).having(controller=ControllerSettings(), drift=DriftSettings(seconds=0.1))
+    with Served(fed, monkeypatch) as up:
+        body = {"inputs": [{"name": "id", "shape": [1], "datatype": "BYTES", "data": ["s0"]}]}
+        answer = httpx.post(f"{up.url}/v2/models/gainroute/infer", json=body, timeout=60).json()
+        name = next(o for o in answer["outputs"] if o["name"] == "decision_id")["data"][0]
+        told = {"decision_id": name, "label": "ant"}
+        assert httpx.post(f"{up.url}/feedback", json=told, timeout=60).status_code == 200
+        page = opened(up.url)
+        expect(page.locator("#rate-verdict")).to_have_text("too few to say: 1 of 20 samples")
+        expect(page.locator("#accuracy-about")).to_have_text("too few to say: 1 of 20 labels")
+        expect(page.locator("#control-about")).to_contain_text("too few samples (1) to say")
+        expect(page.locator("#drift-list")).to_contain_text("too few to say")
+        for card in ("#rate", "#accuracy"):
+            expect(page.locator(card)).to_have_text("–")
+        expect(page.locator("#advice")).to_contain_text("calibration samples")
+
+
 def test_the_operating_point_and_the_live_rate_follow_the_budget(served, opened):
     page = opened(served.url)
     slider = page.locator("#budget")
@@ -228,6 +284,7 @@ def test_threshold_alarm_and_shadow_from_drift_to_a_new_router_and_back(opened, 
             return line.count() and int(line.get_attribute("data-points")) >= 3
 
         wait_until(drawn, PATIENCE / 1000)
+        up.answer(4)
         expect(page.locator("#control-about")).to_contain_text("points from the budget")
         expect(page.locator("#drift-list")).to_contain_text("✓ as in calibration")
         expect(alerts.locator("p")).to_have_count(0)
@@ -295,10 +352,12 @@ def test_a_stopped_party_turns_red_and_a_stopped_coordinator_is_said(run, tmp_pa
         expect(right.locator(".more")).to_contain_text("for ")
         expect(page.locator("#state")).to_have_text("✕ not answering")
         expect(page.locator("#alerts")).to_contain_text("Requests are refused now")
+        expect(page.locator("#alerts")).to_contain_text("What to do: right: start it again")
         expect(page.locator("#parties li[data-party=left]")).to_have_attribute("data-state", "ok")
         up.process.send_signal(signal.SIGTERM)
         assert up.process.wait(60) == 0
         expect(page.locator("#alerts")).to_contain_text("cannot be reached")
+        expect(page.locator("#alerts")).to_contain_text("What to do: check that its process runs")
         expect(page.locator("#budget")).to_be_disabled()
 
 

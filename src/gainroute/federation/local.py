@@ -183,6 +183,7 @@ def _write_coordinator(plan: _Plan, authority: Authority, parties: Sequence[Loca
         ("[rounds]", {"health_seconds": 1.0}),
         ("[log]", {"path": home / "decisions.sqlite"}),
         ("[tokens.admin]", {NAME: hash_token(token)}),
+        ("[controller]", {}),
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_federation import CLASSES, IDS, K, M, N, federation, running
 
 from gainroute.evaluation.metrics import tradeoff_curve
-from gainroute.federation.coordinator.api.curve import curve_points, expected_at
+from gainroute.federation.coordinator.api.curve import curve_points, expected_at, recommend
+from gainroute.federation.coordinator.deployment import SetPoint
 from gainroute.federation.coordinator.monitoring.statistics import LiveStatistics, RingBuffer
 
 
@@ -160,6 +162,71 @@ def test_the_curve_is_that_of_calibration(fed):
     assert first["points"][-1]["threshold"] == "-inf"
     assert first["operating_point"]["expected_rate"] == pytest.approx(0.3, abs=0.01)
     assert second["operating_point"]["expected_rate"] == pytest.approx(0.6, abs=0.01)
+
+
+def curve_of(rng, samples, weak, strong):
+    """The curve of a router whose scores say nothing, with the accuracies given."""
+    scores = SimpleNamespace(
+        score=rng.normal(size=samples), weight=np.ones(samples),
+        weak_right=rng.random(samples) < weak, strong_right=rng.random(samples) < strong,
+    )  # fmt: skip
+    return curve_points(SimpleNamespace(threshold_scores_=scores))
+
+
+def test_a_budget_is_recommended_only_where_the_interval_excludes_no_advantage():
+    rng = np.random.default_rng(0)
+    none = [curve_of(rng, 252, 0.8, 0.8) for _ in range(200)]
+    assert sum(recommend(points) is not None for points in none) <= 0.05 * len(none), "no false optimum"
+    true = [np.interp(0.5, [p["rate"] for p in c], [p["low"] <= 0.8 <= p["high"] for p in c]) for c in none]
+    assert np.mean(true) > 0.9
+    points = curve_of(rng, 2000, 0.6, 0.9)
+    best = recommend(points)
+    assert best is not None
+    assert best > 0.8, "every escalation helps here"
+    assert all(p["low"] <= p["accuracy"] <= p["high"] for p in points)
+    assert (points[0]["low"], points[0]["high"]) == (points[0]["accuracy"],) * 2
+    few, many = (next(p for p in curve_of(rng, n, 0.6, 0.9) if p["rate"] >= 0.5) for n in (250, 4000))
+    assert few["high"] - few["low"] > 3 * (many["high"] - many["low"])
+
+
+def test_the_live_rate_is_that_since_the_operating_point_was_changed(fed):
+    async def work():
+        async with running(fed) as up:
+            empty = (await up.client.get("/api/rate")).json()["points"]
+            await up.answers(IDS)
+            before = await up.status()
+            await up.admin("budget", {"budget": 0.6})
+            assert (await up.status())["escalation"]["now"] == {"samples": 0, "rate": None, "changed": True}
+            await up.answers(IDS[:40])
+            rates = (await up.client.get("/api/rate?seconds=60")).json()["points"]
+            wrong = await up.client.get("/api/rate?seconds=0")
+            return empty, before["escalation"]["now"], (await up.status())["escalation"]["now"], rates, wrong
+
+    empty, before, after, rates, wrong = asyncio.run(work())
+    assert [(point["samples"], point["budget"]) for point in empty] == [(0, 0.3)]
+    assert (before["samples"], before["changed"]) == (N, False)
+    assert (after["samples"], after["changed"]) == (40, True)
+    assert after["rate"] > before["rate"]
+    assert (rates[-1]["rate"], rates[-1]["samples"], rates[-1]["budget"]) == (after["rate"], 40, 0.6)
+    assert wrong.status_code == 400
+
+
+def test_the_history_of_the_rate_covers_a_day_in_few_points():
+    clock = [0.0]
+    live = LiveStatistics(lambda: clock[0])
+    outcome = SimpleNamespace(
+        route=["round1"] * 4, wanted=np.array([True, False, False, False]), label=np.zeros(4, int),
+        deployment=SimpleNamespace(hash="a", point=SetPoint("budget", 0.3, 0.1)),
+    )  # fmt: skip
+    outcome = type("Four", (SimpleNamespace,), {"__len__": lambda self: 4})(**vars(outcome))
+    for clock[0] in range(0, 90_000, 3):
+        live.answered(outcome, None)
+    day, minutes = (live.history(seconds, outcome.deployment) for seconds in (86_400, 600))
+    assert len(day) <= 301
+    assert day[0]["time"] == pytest.approx(clock[0] - 86_400, abs=10)
+    assert 90 <= len(minutes) <= 130
+    assert {point["rate"] for point in minutes} == {0.25}
+    assert minutes[-1] == {"time": clock[0], "samples": 1000, "rate": 0.25, "changed": False, "budget": 0.3}
 
 
 def test_decisions_are_listed_and_explained_class_by_class(fed):

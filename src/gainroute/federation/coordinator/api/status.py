@@ -11,13 +11,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gainroute.federation.coordinator.api.curve import curve_points, expected_at
+from gainroute.federation.coordinator.api.curve import curve_points, expected_at, recommend
 from gainroute.federation.coordinator.api.http import json_response
 from gainroute.federation.coordinator.budget_control import control_status
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.store import latest, one, posterior, summarise_feedback
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import BadRequestError, ConflictError, NotFoundError
+from gainroute.federation.coordinator.monitoring.statistics import HISTORY_SECONDS
 from gainroute.federation.coordinator.outcome import ROUND2
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.types import FloatArray
@@ -49,8 +50,19 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
             curves.clear()
             curves[deployment.hash] = points
         last = coordinator.live.rate(1000)
-        found = {"version": deployment.name, "points": curves[deployment.hash], "live": last}
-        return json_response(found | {"operating_point": operating_json(deployment)})
+        points, samples = curves[deployment.hash], len(deployment.router.threshold_scores_.score)
+        found = {"version": deployment.name, "points": points, "samples": samples, "recommended": recommend(points)}
+        return json_response(found | {"live": last, "operating_point": operating_json(deployment)})
+
+    @routes.get("/rate", summary="The live rate over time")
+    async def rate(seconds: float = 3600) -> Response:
+        """Rates of at most the last 1,000 samples since the operating point was changed, oldest first.
+
+        At most 300 points of the last `seconds`, up to a day.
+        """
+        if not 0 < seconds <= HISTORY_SECONDS:
+            raise BadRequestError(f"seconds is {seconds:g}; above 0 and up to {HISTORY_SECONDS} is allowed")
+        return json_response({"points": coordinator.live.history(seconds, coordinator.deployment)})
 
     @routes.get("/history", summary="Threshold and rate over time, with a budget controller")
     async def history() -> Response:
@@ -121,6 +133,7 @@ def status_json(coordinator: Coordinator) -> dict[str, Any]:
         "escalation": {
             "samples": live.samples,
             "escalated": live.escalated,
+            "now": live.now(deployment),
             "last_1000": live.rate(1000),
             "last_10000": live.rate(10_000),
         },

@@ -3,13 +3,10 @@
 import { Bytes, Curve, LiveRate, atBudget } from "./charts.js";
 import { Decisions } from "./decisions.js";
 import { Watching, alarmBanners } from "./watching.js";
-import { $, attributes, bytes, clock, count, duration, el, keyed, milliseconds, percent, points, short, text, visible, withUnit } from "./dom.js";
+import { $, ENOUGH, attributes, bytes, clock, count, duration, el, keyed, many, milliseconds, percent, points, short, text, visible, withUnit } from "./dom.js";
 
 const EVERY = 2000;
 const PATIENCE = 6000;
-const SHOWN_SECONDS = 300;
-const ENOUGH = 20; // samples needed before a rate is drawn
-const WINDOW = 1000; // samples behind the live rate
 
 const curve = new Curve($("curve"));
 const live = new LiveRate($("live"));
@@ -21,10 +18,9 @@ const watching = new Watching({ get, post, look, locked });
 const page = {
   token: document.querySelector('meta[name="admin-token"]').content,
   status: null,
-  curve: null,
+  curve: null, // {points, samples, recommended}
   curveOf: "",
-  history: [], // {time, samples, escalated, point}, for the live rate
-  drawn: [], // {time, rate, budget}, for its picture
+  seconds: 600, // window of the charts over time
   preview: null, // a budget being chosen
   lost: null, // since when the coordinator does not answer, by the browser's clock
   reason: "",
@@ -59,18 +55,19 @@ async function said(reply) {
 
 async function look() {
   try {
-    const [status, latest] = await Promise.all([get("/api/status"), get("/api/decisions?limit=15")]);
+    const [status, latest, rates] = await Promise.all(
+      [get("/api/status"), get("/api/decisions?limit=15"), get(`/api/rate?seconds=${page.seconds}`)]);
     if (page.curveOf !== status.router.hash) {
-      page.curve = (await get("/api/curve")).points;
+      page.curve = await get("/api/curve");
       page.curveOf = status.router.hash;
     }
     page.status = status;
     page.lost = null;
-    if (!page.history.length) recall(status, (await get("/api/decisions?limit=500")).decisions);
-    remember(status);
     show(status);
+    const known = status.time - (rates.points[0]?.time ?? status.time);
+    live.show({ history: rates.points, end: status.time, seconds: Math.min(page.seconds, Math.max(60, 60 * Math.ceil(known / 60))) });
     decisions.show(latest);
-    await watching.show(status);
+    await watching.show(status, page.seconds);
   } catch (error) {
     page.lost ??= Date.now();
     page.reason = error.status ? error.message : "";
@@ -83,59 +80,10 @@ async function keepLooking() {
   setTimeout(keepLooking, EVERY);
 }
 
-// ---- the live rate: since the operating point changed, of at most the last thousand ----------------
-
-function remember(status) {
-  const history = page.history, before = history[history.length - 1];
-  const known = status.escalation.samples - status.degraded.unknown;
-  if (before && known < before.samples) history.length = page.drawn.length = 0; // the coordinator was restarted
-  const point = pointOf(status);
-  history.push({ time: status.time, samples: known, escalated: status.escalation.escalated, point });
-  const found = rateNow(status);
-  page.drawn.push({ time: status.time, rate: found.samples < ENOUGH ? null : found.rate, budget: status.operating_point.budget });
-  while (page.drawn[0].time < status.time - SHOWN_SECONDS) page.drawn.shift();
-  while (history.length > 2 && history[1].time < status.time - 3600) history.shift();
-}
-
-// A new page reads from the log what was decided at the current operating point, and when.
-function recall(status, latest) {
-  const point = status.operating_point, hash = status.router.hash;
-  const known = latest.filter((d) => d.route !== "unknown");
-  // A controller moves the threshold with every sample, and counts since when it has kept this budget.
-  const moved = (d, i) => (status.controller.on ? i >= status.controller.samples : d.threshold !== point.threshold);
-  const before = known.findIndex((d, i) => moved(d, i) || d.router !== hash);
-  const since = (before < 0 ? known : known.slice(0, before)).reverse();
-  let escalated = 0;
-  since.forEach((d, i) => {
-    escalated += d.escalated ? 1 : 0;
-    const last = page.drawn[page.drawn.length - 1];
-    if (i + 1 >= ENOUGH && d.time > status.time - SHOWN_SECONDS && d.time >= (last?.time ?? 0) + EVERY / 1000)
-      page.drawn.push({ time: d.time, rate: escalated / (i + 1), budget: point.budget });
-  });
-  if (before < 0) return;
-  const counted = { samples: status.escalation.samples - status.degraded.unknown - since.length, escalated: status.escalation.escalated - escalated };
-  page.history.push({ time: 0, ...counted, point: "earlier" }, { time: status.time, ...counted, point: pointOf(status) });
-}
-
-const pointOf = (status) => `${status.router.hash} ${status.operating_point.threshold}`;
-
-function rateNow(status) {
-  const history = page.history, last = history[history.length - 1];
-  let first = history.length - 1;
-  while (first > 0 && history[first - 1].point === last.point) first -= 1;
-  if (first === 0) {
-    const { samples, rate } = status.escalation.last_1000;
-    return { samples, rate, changed: false };
-  }
-  // Most of what was counted when the change was first seen belongs to the time before it.
-  while (first < history.length - 1 && last.samples - history[first].samples > WINDOW) first += 1;
-  const samples = last.samples - history[first].samples;
-  return { samples, rate: samples ? (last.escalated - history[first].escalated) / samples : null, changed: true };
-}
+const few = (samples) => `too few to say: ${count(samples)} of ${ENOUGH} samples`;
 
 function verdict({ samples, rate }, { operating_point: point, controller, protection }) {
-  if (rate === null) return "";
-  if (samples < 50) return "too few samples to judge yet";
+  if (samples < 50) return "too few samples to compare with calibration";
   if (protection !== null) return "▼ held down: collaboration hurts";
   if (controller.on) return "✓ the controller keeps it there";
   const p = Math.min(Math.max(point.expected_rate, 1 / samples), 1 - 1 / samples);
@@ -148,25 +96,23 @@ function verdict({ samples, rate }, { operating_point: point, controller, protec
 // ---- display -----------------------------------------------------------------------------------
 
 function show(status) {
-  const point = status.operating_point, now = rateNow(status);
+  const point = status.operating_point, now = status.escalation.now;
   text($("model"), `· model ${status.model}`);
   text($("infer-path"), `/v2/models/${status.model}/infer`);
-  text($("rate"), percent(now.rate));
+  text($("rate"), now.samples < ENOUGH ? "–" : percent(now.rate));
   text($("rate-budget"), point.budget === null ? `set by a threshold of ${points(point.threshold)}` : `budget: at most ${short(point.budget)}`);
-  text($("rate-verdict"), now.rate === null ? (now.changed ? "waiting for samples" : "no samples yet") : verdict(now, status));
+  text($("rate-verdict"), now.samples < ENOUGH ? few(now.samples) : verdict(now, status));
   const which = now.changed ? "since the budget was changed" : "the last ones";
-  text($("live-about"), `Solid: escalated of ${count(now.samples)} samples (${which}). Dashed: the budget.`);
+  text($("live-about"), `Solid: escalated of ${many(now.samples, "sample")} (${which}). Dashed: the budget.`);
   showBytes(status.bytes);
   showLatency(status.latency_ms);
   showAccuracy(status.feedback, point);
   showParties(status);
   showBudget(status);
-  const span = status.time - page.drawn[0].time;
-  live.show({ history: page.drawn, seconds: Math.min(SHOWN_SECONDS, Math.max(60, 60 * Math.ceil(span / 60))) });
   const marked = [
-    `${count(status.escalation.samples)} samples since ${clock(status.since)}`,
-    `${count(status.degraded.samples)} degraded answers`,
-    `${count(status.degraded.unknown)} unknown ids`,
+    `${many(status.escalation.samples, "sample")} since ${clock(status.since)}`,
+    many(status.degraded.samples, "degraded answer"),
+    many(status.degraded.unknown, "unknown id"),
     `version ${status.version}`,
     `${status.router.kind}, embeddings: ${status.router.codec || "none"}`,
     `decision log ${status.log.ok ? "ok" : `failing: ${status.log.error}`}`,
@@ -187,24 +133,26 @@ function showBytes(found) {
 function showLatency(found) {
   const whole = found.request;
   text($("time"), whole.p50 === null ? "–" : withUnit(whole.p50));
-  text($("time-about"), whole.p50 === null ? "no requests yet" : `median; 99 of 100 within ${withUnit(whole.p99)}`);
+  text($("time-about"), whole.p50 === null ? "no requests yet" : whole.count < 100 ? `median of ${count(whole.count)}` : `median; 99 of 100 within ${withUnit(whole.p99)}`);
   const rows = [["Round 1", found.round1], ["Round 2", found.round2], ["Whole request", whole]];
   keyed($("latency").tBodies[0], rows, (r) => r[0], (r) => el("tr", {}, el("th", { scope: "row" }, r[0]), el("td"), el("td"), el("td")),
     (node, [, values]) => {
       text(node.children[1], milliseconds(values.p50));
-      text(node.children[2], milliseconds(values.p99));
+      text(node.children[2], values.count < 100 ? "–" : milliseconds(values.p99));
       text(node.children[3], count(values.count));
     });
 }
 
 function showAccuracy(found, point) {
   const labels = found.labels ?? 0;
-  text($("accuracy"), labels ? percent(found.accuracy) : "–");
+  text($("accuracy"), labels < ENOUGH ? "–" : percent(found.accuracy));
   const expected = `${percent(point.expected_accuracy)} expected from calibration`;
-  text($("accuracy-about"), labels ? `on ${count(labels)} labelled samples; ${expected}` : `no true labels yet; ${expected}`);
+  text($("accuracy-about"), !labels ? `no true labels yet; ${expected}`
+    : labels < ENOUGH ? `too few to say: ${count(labels)} of ${ENOUGH} labels` : `on ${count(labels)} labelled samples; ${expected}`);
+  const left = found.unanswered ? ` Not counted: ${many(found.unanswered, "sample")} that no party has.` : "";
   text($("feedback-about"), labels
-    ? `“Weak” is the accuracy of Round 1 alone on the same samples.${found.unanswered ? ` Not counted: ${count(found.unanswered)} samples that no party has.` : ""}`
-    : "No labels yet. Send true labels to POST /feedback by decision_id to see the accuracy here.");
+    ? `“Weak” is the accuracy of Round 1 alone on the same samples.${left}`
+    : `No labels yet. Send true labels to POST /feedback by decision_id to see the accuracy here.${left}`);
   const table = $("feedback");
   visible(table, labels > 0);
   const rows = [
@@ -214,8 +162,8 @@ function showAccuracy(found, point) {
   keyed(table.tBodies[0], rows, (r) => r[0], (r) => el("tr", {}, el("th", { scope: "row" }, r[0]), el("td"), el("td"), el("td")),
     (node, [, n, weak, given]) => {
       text(node.children[1], count(n));
-      text(node.children[2], percent(weak));
-      text(node.children[3], percent(given));
+      text(node.children[2], n < ENOUGH ? "–" : percent(weak));
+      text(node.children[3], n < ENOUGH ? "too few to say" : percent(given));
     });
 }
 
@@ -260,21 +208,27 @@ function showBudget(status) {
   const shown = chosen ?? point.budget;
   text($("budget-value"), shown === null ? "set by a threshold" : short(shown));
   attributes(slider, { "aria-valuetext": `${short(chosen ?? held)} of samples` });
-  const preview = chosen === null ? null : atBudget(page.curve, chosen);
+  const preview = chosen === null ? null : atBudget(page.curve.points, chosen);
   const now = { rate: point.expected_rate, accuracy: point.expected_accuracy };
-  const rate = rateNow(status).rate;
-  curve.show({ points: page.curve, now, budget: point.budget, live: rate, preview });
-  if (chosen !== null) return;
-  const words = `Now: ${percent(point.expected_rate)} escalated and an accuracy of ${percent(point.expected_accuracy)} are expected. `;
-  if (!$("budget-says").dataset.error)
-    text($("budget-says"), `${words}The triangle on the axis is the live rate${rate === null ? ", once there are samples" : ""}.`);
+  const { samples, rate } = status.escalation.now;
+  curve.show({ ...page.curve, now, budget: point.budget, live: samples < ENOUGH ? null : rate, preview });
+  text($("advice"), advice(page.curve));
+  if (chosen !== null || $("budget-says").dataset.error) return;
+  text($("budget-says"), `Now: ${percent(point.expected_rate)} escalated and an accuracy of ${percent(point.expected_accuracy)} are expected.`);
+}
+
+function advice({ samples, recommended }) {
+  return recommended === null
+    ? `Too few to say: ${count(samples)} calibration samples do not show that any budget is more accurate than 0 %.`
+    : `${short(recommended)} is the smallest budget within one standard error of the best (${count(samples)} calibration samples).`;
 }
 
 function choose() {
   page.preview = Number(slider.value) / 100;
   delete $("budget-says").dataset.error;
-  const there = atBudget(page.curve, page.preview);
-  text($("budget-says"), `${short(page.preview)} would escalate about ${percent(there.rate)}, with an expected accuracy of ${percent(there.accuracy)}.`);
+  const there = atBudget(page.curve.points, page.preview);
+  text($("budget-says"), `${short(page.preview)} would escalate about ${percent(there.rate)}, with an expected accuracy of ` +
+    `${percent(there.accuracy)} (${short(there.low)} to ${short(there.high)}).`);
   if (page.status) showBudget(page.status);
 }
 
@@ -312,26 +266,42 @@ slider.addEventListener("change", () => {
   clearTimeout(waiting); // arrow keys arrive one by one: only the last one counts
   waiting = setTimeout(apply, 350, Number(slider.value) / 100);
 });
+$("window").addEventListener("change", (event) => {
+  page.seconds = Number(event.target.value);
+  look();
+});
 $("token-form").addEventListener("submit", (event) => event.preventDefault());
 $("token").addEventListener("input", (event) => (page.token = event.target.value.trim()));
 if (page.token) $("token-box").hidden = true; // `gainroute up` puts the token into the page, on loopback only
 
 // ---- banners -------------------------------------------------------------------------------------
 
+const REMEDIES = {
+  unavailable: "start it again (gainroute party --config …; under gainroute up, restart that command), or check address and network",
+  connecting: "wait a moment; if it stays so, check that its process runs",
+  refused: "read its answer below: certificate, deny list or quota",
+  mismatch: "give it the models and classes that the router was calibrated with; below is what differs",
+};
+
+const remedy = (down) => down.map((p) => `${p.name}: ${REMEDIES[p.state] ?? "see below"}.`).join(" ");
+
 function alerts() {
   const found = [];
   const status = page.status;
+  const down = status ? status.parties.filter((p) => p.state !== "ok") : [];
   if (page.lost !== null) {
     const since = duration((Date.now() - page.lost) / 1000);
     const old = status ? ` What you see below is from ${clock(status.time)}.` : "";
     const what = page.reason ? `The coordinator refused the status: ${page.reason}.` : `The coordinator cannot be reached (for ${since}).`;
-    found.push(["lost", `${what}${old}`, "Trying again every 2 s."]);
+    const todo = page.reason ? "reload the page and give a valid token; any user name will do." : "check that its process runs and start it again if not (gainroute coordinator, or gainroute up).";
+    found.push(["lost", `${what}${old}`, "Trying again every 2 s.", `What to do: ${todo}`]);
   } else if (status && !status.ready) {
-    const down = status.parties.filter((p) => p.state !== "ok").map((p) => `${p.name} (${(STATES[p.state] ?? ["", p.state])[1]})`);
-    const why = down.length ? `An answer needs every party; not ok: ${down.join(", ")}.` : `${status.not_ready}.`;
-    found.push(["ready", "Requests are refused now.", why]);
-  } else if (status && status.parties.some((p) => p.state !== "ok")) {
-    found.push(["some", "A party is missing.", "Answers are pooled over the parties present, without escalation, and marked as degraded."]);
+    const named = down.map((p) => `${p.name} (${(STATES[p.state] ?? ["", p.state])[1]})`);
+    const why = down.length ? `An answer needs every party; not ok: ${named.join(", ")}.` : `${status.not_ready}.`;
+    const log = "free space on its disk, or correct [log] path; it recovers by itself.";
+    found.push(["ready", "Requests are refused now.", why, `What to do: ${down.length ? remedy(down) : status.log.ok ? "wait, or ask another coordinator." : log}`]);
+  } else if (down.length) {
+    found.push(["some", "A party is missing.", "Answers are pooled over the parties present, without escalation, and marked as degraded.", `What to do: ${remedy(down)}`]);
   }
   if (status && page.lost === null) found.push(...alarmBanners(status));
   const make = () => el("p", { class: "banner bad" }, el("strong"), " ", el("span"), el("span", { class: "todo" }));

@@ -1,6 +1,6 @@
 // Charts, drawn as SVG at their actual width: the trade-off curve, the live rate, the threshold, and the bytes.
 
-import { attributes, bytes, duration, el, percent, points, short, svg, text } from "./dom.js";
+import { ENOUGH, attributes, bytes, duration, el, percent, points, short, svg, text } from "./dom.js";
 
 // A drawing is created once and then updated: each part is a named node.
 class Drawing {
@@ -67,104 +67,126 @@ export function atBudget(curve, budget) {
   return found;
 }
 
+// Whether a box, with some room around it, is crossed by the line through the spots.
+function crossed({ left, right, top, bottom }, spots) {
+  return spots.slice(1).some(([x2, y2], i) => {
+    const [x1, y1] = spots[i];
+    if (x2 < left || x1 > right) return false;
+    const at = (x) => (x2 === x1 ? y1 : y1 + ((y2 - y1) * (x - x1)) / (x2 - x1));
+    const ends = [at(Math.max(left, x1)), at(Math.min(right, x2))];
+    return Math.max(...ends) > top && Math.min(...ends) < bottom;
+  });
+}
+
 export class Curve extends Drawing {
   constructor(holder) {
-    super(holder, 280);
+    super(holder, 300);
   }
 
-  // data: points [{rate, accuracy}], now {rate, accuracy}, budget, live, preview {rate, accuracy} or null
-  draw({ points, now, budget, live, preview }) {
-    const left = 46, right = this.width - 14, top = 16, bottom = this.height - 40;
-    const all = points.map((p) => p.accuracy);
-    const span = Math.max(Math.max(...all) - Math.min(...all), 0.01);
-    const low = Math.max(0, Math.min(...all) - 0.12 * span), high = Math.min(1, Math.max(...all) + 0.2 * span);
+  // data: points [{rate, accuracy, low, high}], recommended, now {rate, accuracy}, budget, live, preview (a point) or null
+  draw({ points, recommended, now, budget, live, preview }) {
+    const left = 46, right = this.width - 14, top = 30, bottom = this.height - 40; // style.css puts the slider at left and right
+    const lowest = Math.min(...points.map((p) => p.low)), highest = Math.max(...points.map((p) => p.high));
+    const span = Math.max(highest - lowest, 0.01);
+    const low = Math.max(0, lowest - 0.06 * span), high = Math.min(1, highest + 0.06 * span);
     const x = (rate) => left + rate * (right - left);
     const y = (accuracy) => bottom - ((accuracy - low) / (high - low)) * (bottom - top);
     const first = points[0], last = points[points.length - 1];
+    const spots = points.map((p) => [x(p.rate), y(p.accuracy)]);
     this.begin(
       `Accuracy against the share of samples escalated. Escalating none: ${percent(first.accuracy)}; all: ` +
         `${percent(last.accuracy)}; now: ${percent(now.accuracy)} at ${percent(now.rate)} escalated.`,
     );
+    const ends = [...points].reverse().map((p) => [x(p.rate), y(p.low)]);
+    this.part("band", "path", { class: "band", d: `${path([...points.map((p) => [x(p.rate), y(p.high)]), ...ends])}Z` });
     for (const [i, tick] of steps(low, high, 5).entries()) {
       this.part(`gy${i}`, "line", { class: "grid", x1: left, x2: right, y1: y(tick), y2: y(tick) });
       this.words(`ty${i}`, short(tick), { x: left - 8, y: y(tick) + 4, "text-anchor": "end" });
     }
-    for (const tick of [0, 0.25, 0.5, 0.75, 1])
-      this.words(`tx${tick}`, short(tick), {
-        x: x(tick), y: bottom + 18, "text-anchor": tick === 0 ? "start" : tick === 1 ? "end" : "middle",
-      });
+    for (const tick of [0, 0.25, 0.5, 0.75, 1]) {
+      this.part(`mx${tick}`, "line", { class: "axis", x1: x(tick), x2: x(tick), y1: bottom, y2: bottom + 4 });
+      this.words(`tx${tick}`, short(tick), { x: Math.min(x(tick), right - 6), y: bottom + 18, "text-anchor": "middle" });
+    }
     this.words("tx", "share of samples escalated", { x: (left + right) / 2, y: bottom + 35, "text-anchor": "middle" });
     this.part("axis", "line", { class: "axis", x1: left, x2: right, y1: bottom, y2: bottom });
-    if (budget !== null)
-      this.part("budget", "line", { class: "dash", x1: x(budget), x2: x(budget), y1: top - 8, y2: bottom });
-    this.part("line", "path", { class: "line", d: path(points.map((p) => [x(p.rate), y(p.accuracy)])) });
-    if (budget !== null)
-      this.words("budget-text", `budget ${short(budget)}`, {
-        class: "halo", x: x(budget) + (budget > 0.8 ? -6 : 6), y: bottom - 8, "text-anchor": budget > 0.8 ? "end" : "start",
-      });
-    if (live !== null) {
-      const at = x(live);
-      this.part("live", "path", { class: "mark", d: `M${at},${bottom - 7}l6,11h-12z`, id: "live-mark", "data-rate": live });
+    this.part("weak", "line", { class: "level", x1: left, x2: right, y1: y(first.accuracy), y2: y(first.accuracy) });
+    if (budget !== null) this.part("budget", "line", { class: "dash", x1: x(budget), x2: x(budget), y1: top - 8, y2: bottom });
+    this.part("line", "path", { class: "line", d: path(spots) });
+    // Above the plot, where no curve is: the budget, and on its other side the recommendation.
+    const side = (share) => (share > 0.7 ? "end" : share < 0.1 ? "start" : "middle");
+    if (budget !== null) this.words("budget-text", `budget ${short(budget)}`, { class: "over-plot", x: x(budget), y: top - 14, "text-anchor": side(budget) });
+    if (recommended !== null) {
+      const at = x(recommended);
+      this.part("best", "path", { class: "best", id: "recommended", d: `M${at},${bottom - 6}l6,6l-6,6l-6,-6z`, "data-rate": recommended });
     }
+    if (live !== null)
+      this.part("live", "path", { class: "mark", d: `M${x(live)},${bottom - 7}l6,11h-12z`, id: "live-mark", "data-rate": live });
     if (preview !== null) {
       this.part("drop", "line", { class: "drop", x1: x(preview.rate), x2: x(preview.rate), y1: y(preview.accuracy), y2: bottom });
       this.part("preview", "circle", { class: "ring", cx: x(preview.rate), cy: y(preview.accuracy), r: 7 });
     }
+    const [cx, cy] = [x(now.rate), y(now.accuracy)];
     this.part("now", "circle", {
-      class: "mark", id: "operating-point", cx: x(now.rate), cy: y(now.accuracy), r: 7,
-      "data-rate": now.rate, "data-accuracy": now.accuracy,
+      class: "mark", id: "operating-point", cx, cy, r: 7, "data-rate": now.rate, "data-accuracy": now.accuracy,
     });
-    const says = `now: ${percent(now.accuracy)}${this.width < 420 ? "" : " expected"}`;
-    const end = x(now.rate) + 13 + 7.6 * says.length > right;
-    this.words("now-text", says, {
-      class: "now halo", x: x(now.rate) + (end ? -4 : 13), y: y(now.accuracy) + (end ? 26 : 22), "text-anchor": end ? "end" : "start",
-    });
+    const says = `now ${percent(now.accuracy)}`, wide = 7.4 * says.length;
+    const level = [[left, y(first.accuracy)], [right, y(first.accuracy)]];
+    const places = [[14, 24], [14, -12], [-14 - wide, 24], [-14 - wide, -12], [14, 48], [-14 - wide, 48], [14, -36], [-14 - wide, -36]];
+    const free = places.map(([dx, dy]) => ({ left: cx + dx, right: cx + dx + wide, top: cy + dy - 13, bottom: cy + dy + 5 })).find(
+      (box) => box.left > left && box.right < right && box.top > top && box.bottom < bottom - 8 && !crossed(box, spots) && !crossed(box, level) &&
+        (budget === null || x(budget) < box.left - 3 || x(budget) > box.right + 3));
+    if (free) this.words("now-text", says, { class: "now halo", x: free.left, y: free.bottom - 5 });
   }
 }
 
 export class LiveRate extends Drawing {
   constructor(holder) {
-    super(holder, 190);
+    super(holder, 250);
   }
 
-  // data: history [{time, rate, budget}], oldest first; rate may be null
-  draw({ history, seconds }) {
+  // data: history [{time, rate, samples, budget}], oldest first; the window's end and length in seconds
+  draw({ history, end, seconds }) {
     const left = 46, right = this.width - 84, top = 12, bottom = this.height - 30;
-    const end = history.length ? history[history.length - 1].time : 0;
-    const rates = history.flatMap((h) => [h.rate, h.budget]).filter((v) => v !== null);
+    const known = history.filter((h) => h.samples >= ENOUGH);
+    const rates = [...known.map((h) => h.rate), ...history.map((h) => h.budget)].filter((v) => v !== null);
     const high = Math.min(1, Math.max(0.1, 1.25 * Math.max(0, ...rates)));
-    const x = (time) => right - ((end - time) / seconds) * (right - left);
+    const x = (time) => right - (Math.max(0, Math.min(end - time, seconds)) / seconds) * (right - left);
     const y = (rate) => bottom - (rate / high) * (bottom - top);
-    const last = history[history.length - 1];
-    this.begin(`Share of samples escalated over the last minutes; now ${last ? percent(last.rate) : "unknown"}.`);
+    const last = known[known.length - 1], budget = history[history.length - 1]?.budget ?? null;
+    this.begin(`Share of samples escalated over the last ${duration(seconds)}; now ${last ? percent(last.rate) : "too few samples to say"}.`);
     for (const [i, tick] of steps(0, high, 4).entries()) {
       this.part(`gy${i}`, "line", { class: tick ? "grid" : "axis", x1: left, x2: right, y1: y(tick), y2: y(tick) });
       this.words(`ty${i}`, short(tick), { x: left - 8, y: y(tick) + 4, "text-anchor": "end" });
     }
-    this.words("from", `${Math.round(seconds / 60)} min ago`, { x: left, y: bottom + 20 });
+    for (const part of [1, 0.5])
+      this.words(`from${part}`, `${duration(part * seconds)} ago`, { x: x(end - part * seconds), y: bottom + 20, "text-anchor": part === 1 ? "start" : "middle" });
     this.words("to", "now", { x: right, y: bottom + 20, "text-anchor": "end" });
-    if (last === undefined) return;
-    const known = history.filter((h) => h.rate !== null);
+    if (!known.length) this.words("none", "too few samples to draw a rate", { x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" });
     const budgets = history.filter((h) => h.budget !== null);
     const stairs = budgets.flatMap((h, i) => (i ? [[x(h.time), y(budgets[i - 1].budget)], [x(h.time), y(h.budget)]] : [[x(h.time), y(h.budget)]]));
     this.part("budget", "path", { class: "dash", d: path(stairs) });
-    if (known.length) {
-      const spots = known.map((h) => [x(h.time), y(h.rate)]);
-      const ends = `L${spots[spots.length - 1][0].toFixed(1)},${bottom}L${spots[0][0].toFixed(1)},${bottom}Z`;
-      this.part("area", "path", { class: "area", d: path(spots) + ends });
-      this.part("line", "path", { class: "line live", d: path(spots) });
-      const [cx, cy] = spots[spots.length - 1];
-      this.part("dot", "circle", { class: "mark", cx, cy, r: 5 });
+    if (last) {
+      // A pause, or a change of the budget, breaks the line.
+      const runs = [];
+      known.forEach((h, i) => {
+        const before = known[i - 1];
+        const apart = !before || h.samples < before.samples || h.time - before.time > Math.max(60, seconds / 30);
+        if (apart) runs.push([]);
+        runs[runs.length - 1].push([x(h.time), y(h.rate)]);
+      });
+      const area = (run) => `${path(run)}L${run[run.length - 1][0].toFixed(1)},${bottom}L${run[0][0].toFixed(1)},${bottom}Z`;
+      this.part("area", "path", { class: "area", d: runs.map(area).join("") });
+      this.part("line", "path", { class: "line live", d: runs.map(path).join("") });
+      this.part("dot", "circle", { class: "mark", cx: x(last.time), cy: y(last.rate), r: 5 });
     }
-    let upper = last.budget === null ? null : y(last.budget) + 4;
-    let lower = known.length ? y(known[known.length - 1].rate) + 4 : null;
+    let upper = budget === null ? null : y(budget) + 4;
+    let lower = last ? y(last.rate) + 4 : null;
     if (upper !== null && lower !== null && Math.abs(upper - lower) < 15) {
       const middle = (upper + lower) / 2, sign = upper <= lower ? -1 : 1;
       [upper, lower] = [middle + 8 * sign, middle - 8 * sign];
     }
-    if (lower !== null)
-      this.words("live-text", `live ${short(known[known.length - 1].rate)}`, { class: "now", x: right + 9, y: lower });
-    if (upper !== null) this.words("budget-text", `max ${short(last.budget)}`, { x: right + 9, y: upper });
+    if (lower !== null) this.words("live-text", `live ${short(last.rate)}`, { class: "now", x: right + 9, y: lower });
+    if (upper !== null) this.words("budget-text", `max ${short(budget)}`, { x: right + 9, y: upper });
   }
 }
 

@@ -1,5 +1,7 @@
 // Small helpers: change only what differs, so that nothing flickers and focus stays where it is.
 
+export const ENOUGH = 20; // samples or labels needed before a share of them is shown
+
 export const $ = (id) => document.getElementById(id);
 
 export function text(node, value) {
@@ -64,6 +66,8 @@ export function points(value) {
 }
 
 export const count = (value) => (isNumber(value) ? value.toLocaleString("en") : "–");
+
+export const many = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 
 export function bytes(value) {
   if (!isNumber(value)) return "–";

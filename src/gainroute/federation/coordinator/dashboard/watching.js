@@ -1,7 +1,7 @@
 // Alarms and remedies, the drift monitor, the budget controller, and the shadow router.
 
 import { Control } from "./charts.js";
-import { $, attributes, clock, count, el, keyed, percent, points, short, text, visible } from "./dom.js";
+import { $, ENOUGH, attributes, clock, count, el, keyed, many, percent, points, short, text, visible } from "./dom.js";
 
 // A short form of docs/operating.md.
 const ALARMS = {
@@ -19,6 +19,8 @@ const ALARMS = {
     "Find out what changed: a sensor, a customer, a season. Collect labels; recalibrate if the change persists. The alarm ends by itself.",
   ],
 };
+
+const LOOSE = 0.1; // a bound on the rate above this says nothing
 
 const number = (value, digits = 3) => (typeof value === "number" ? String(Number(value.toPrecision(digits))) : value === "inf" ? "∞" : "–");
 
@@ -67,15 +69,15 @@ export class Watching {
     this.look();
   }
 
-  async show(status) {
-    this.drift(status.drift);
+  async show(status, seconds) {
+    this.drift(status.drift, status.feedback.escalated_labels ?? 0);
     this.shadow(status);
-    await this.control(status);
+    await this.control(status, seconds);
   }
 
   // ---- the controller ---------------------------------------------------------------------------
 
-  async control(status) {
+  async control(status, seconds) {
     const found = status.controller, point = status.operating_point;
     visible($("control"), found.on);
     if (!found.on) {
@@ -86,22 +88,25 @@ export class Watching {
     const cap = found.cap ? `; ${count(found.capped)} stopped by the cap` : "";
     // A cap or a floor under the threshold is meant to hold the rate down.
     const side = found.cap || found.min_gain !== null || found.protection !== null ? "above" : "from";
-    text($("control-about"), `The threshold adapts to the samples: over the last ${count(samples)}, the rate is at most ` +
-      `${(100 * bound).toFixed(1)} points ${side} the budget. ${count(found.explored)} explored${cap}.`);
-    const { points: history, budget } = await this.get("/api/history");
-    this.chart.show({ points: history, budget });
+    const close = bound > LOOSE
+      ? `too few samples (${count(samples)}) to say how close to it the rate is`
+      : `over the last ${count(samples)}, the rate is at most ${(100 * bound).toFixed(1)} points ${side} the budget`;
+    text($("control-about"), `The threshold adapts so that the rate stays at the budget; ${close}. ${count(found.explored)} explored${cap}.`);
+    const { points: all, budget } = await this.get("/api/history");
+    const recent = all.filter((p) => p.time > status.time - seconds);
+    this.chart.show({ points: recent.length > 1 ? recent : all.slice(-2), budget });
   }
 
   // ---- drift ------------------------------------------------------------------------------------
 
-  drift(found) {
+  drift(found, escalated) {
     if (!found.enabled) {
       text($("drift-about"), "Drift is not monitored: drift.enabled is false in the settings.");
       return facts($("drift-list"), []);
     }
     const { scores, collaboration: helps, labels } = found;
     text($("drift-about"), labels
-      ? `Monitored since ${clock(found.since)}, with ${count(labels)} true labels. Probability of a false alarm: at most ${percent(found.false_alarm, 0)} over ${count(found.horizon)}.`
+      ? `Monitored since ${clock(found.since)}, with ${many(labels, "true label")}. Probability of a false alarm: at most ${percent(found.false_alarm, 0)} over ${count(found.horizon)}.`
       : `Monitored since ${clock(found.since)}. Without true labels (POST /feedback), only the scores are monitored.`);
     const rows = [];
     if (scores) {
@@ -111,12 +116,16 @@ export class Watching {
     if (labels) {
       const off = found.alarms.calibration !== undefined;
       const near = Math.abs(found.confidence_gap) <= 0.05;
-      rows.push(["Weak answers", `accuracy minus calibrated confidence: ${points(found.confidence_gap)}`,
+      if (labels < ENOUGH) rows.push(["Weak answers", `too few to say: ${count(labels)} of ${ENOUGH} labels`]);
+      else rows.push(["Weak answers", `accuracy minus calibrated confidence: ${points(found.confidence_gap)}`,
         off ? "▲ calibration is off" : near ? "✓ within 5 pts" : "more than 5 pts, possibly by chance", off]);
     }
     if (helps && helps.answers) {
       const [strong, weak] = [helps.strong_right, helps.weak_right].map((right) => percent(right / helps.answers, 0));
-      rows.push(["Collaboration", `of the last ${count(helps.answers)} escalated and labelled: ${strong} correct, weak answers ${weak}`,
+      // The evidence starts anew while there is none: the last few answers say nothing then.
+      rows.push(["Collaboration", !helps.harmful && escalated < ENOUGH ? `too few to say: ${count(escalated)} of ${ENOUGH} escalated and labelled`
+        : !helps.harmful && helps.answers < ENOUGH ? `no sign of harm in ${count(escalated)} escalated and labelled`
+        : `of the last ${count(helps.answers)} escalated and labelled: ${strong} correct, weak answers ${weak}`,
         `evidence of harm ${helps.harmful ? "was " : ""}${number(helps.e_value)} of ${number(helps.limit)}`, helps.harmful]);
     }
     if (found.changed_classes?.length)
@@ -140,8 +149,8 @@ export class Watching {
       return facts($("shadow-list"), []);
     }
     text($("shadow-about"), `Version ${found.version} scores beside ${status.version} since ${clock(found.since)}, and does not answer.`);
-    const rows = [["Samples", count(found.samples), found.samples ? `${percent(found.agreement)} decided the same way` : "none yet"]];
-    if (found.samples) rows.push(["Would escalate", short(found.new_rate), `in use: ${short(found.old_rate)}`]);
+    const rows = [["Samples", count(found.samples), !found.samples ? "none yet" : found.samples < ENOUGH ? "too few to say" : `${percent(found.agreement)} decided the same way`]];
+    if (found.samples >= ENOUGH) rows.push(["Would escalate", short(found.new_rate), `in use: ${short(found.old_rate)}`]);
     const c = found.comparison;
     if (c) {
       rows.push(["Accuracy", `${percent(c.new)}, in use ${percent(c.old)}`, `both at ${short(c.rate)} escalated; ${count(c.labels)} labels, ${count(c.explored)} explored`]);

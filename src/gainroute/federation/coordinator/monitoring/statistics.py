@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gainroute.federation.coordinator.deployment import Deployment, SetPoint
 from gainroute.federation.coordinator.outcome import UNKNOWN, Outcome, degraded_reasons
 
-__all__ = ["Duration", "LiveStatistics", "RingBuffer"]
+__all__ = ["HISTORY_SECONDS", "Duration", "LiveStatistics", "RingBuffer"]
+
+HISTORY_SECONDS = 86_400
+SPACING = 5.0  # seconds between two points of the history
+WINDOW, MOST_POINTS = 1000, 300
 
 
 @dataclass
@@ -63,10 +69,17 @@ class RingBuffer:
 
 
 class LiveStatistics:
-    """Counts since the start, and rates and latencies of the recent past."""
+    """Counts since the start, and rates and latencies of the recent past.
 
-    def __init__(self) -> None:
-        self.since = time.time()
+    Parameters
+    ----------
+    clock
+        Returns seconds since 1970.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self.since = clock()
         self.samples = self.escalated = self.unknown = self.degraded = 0
         self.reasons: Counter[str] = Counter()
         self.bytes = {1: 0, 2: 0}
@@ -76,6 +89,10 @@ class LiveStatistics:
         self.spent = {name: Duration() for name in ("success", "fail", "queue", "compute_infer")}
         self.batches: defaultdict[int, Duration] = defaultdict(Duration)
         self._wanted = RingBuffer(10_000, np.bool_)
+        self._point: tuple[str, SetPoint] | None = None
+        self._changed_at: int | None = None  # known samples before the operating point was changed
+        self._due = 0.0
+        self._history: deque[dict[str, Any]] = deque(maxlen=int(HISTORY_SECONDS / SPACING))
         self._latency = {name: RingBuffer(4096) for name in ("round1", "round2", "request")}
 
     def answered(self, outcome: Outcome, sample_bytes: int | None) -> None:
@@ -92,7 +109,12 @@ class LiveStatistics:
         self.unknown += unknown
         self.escalated += int(outcome.wanted.sum())
         known = outcome.wanted if not unknown else outcome.wanted[outcome.label >= 0]
+        self._note(outcome.deployment)
         self._wanted.extend(known)
+        moment = self._clock()
+        if moment >= self._due:
+            self._due = moment + SPACING
+            self._history.append(self._at(moment, outcome.deployment))
         self.bytes_always += (n - unknown) * (sample_bytes or 0)
 
     def executed(self, samples: int, seconds: float, requests: int, waited: float) -> None:
@@ -110,6 +132,28 @@ class LiveStatistics:
         """Share of the last n known samples for which Round 2 was asked."""
         last = self._wanted.last(n)
         return {"samples": len(last), "rate": float(last.mean()) if len(last) else None}
+
+    def now(self, deployment: Deployment) -> dict[str, Any]:
+        """Rate of at most the last 1,000 known samples since the operating point was changed, and whether it was."""
+        self._note(deployment)
+        before = self._changed_at or 0
+        return self.rate(min(WINDOW, self._wanted.total - before)) | {"changed": self._changed_at is not None}
+
+    def history(self, seconds: float, deployment: Deployment) -> list[dict[str, Any]]:
+        """`now` over time, with the budget; the last point is of this moment."""
+        moment = self._clock()
+        found = [point for point in self._history if point["time"] >= moment - seconds]
+        return [*found[:: -(-len(found) // MOST_POINTS) or 1], self._at(moment, deployment)]
+
+    def _note(self, deployment: Deployment) -> None:
+        """Count anew if the operating point has changed."""
+        point = (deployment.hash, deployment.point)
+        if point != self._point:
+            self._changed_at = None if self._point is None else self._wanted.total
+            self._point = point
+
+    def _at(self, moment: float, deployment: Deployment) -> dict[str, Any]:
+        return {"time": moment, **self.now(deployment), "budget": deployment.point.budget}
 
     def latencies(self) -> dict[str, dict[str, Any]]:
         """Median and 99th percentile of the last 4,096, in milliseconds."""
