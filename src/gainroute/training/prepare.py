@@ -191,5 +191,5 @@ def prepare_views(
     ready = tuple(TrainingView(x[train], train) for x in whole.views)
     fingerprint = f"{split}/{content_hash([view.clean for view in ready])}"
     data = TrainingData(ready, codes[train], len(class_names), names, fingerprint)
-    integers = unique.dtype.kind in "iu"
+    integers = values.dtype.kind in "iu"
     return Prepared(data, whole.take(held), whole.take(held_out), fitted, class_names, split, whole, integers)
