@@ -1,7 +1,7 @@
 """Posteriors in arrays, a router in three lines.
 
-Three hospitals each hold one view of the same patients. They share class posteriors; a fused model of all three is
-better, and expensive. The router says for whom it is worth asking.
+Three hospitals each hold one view of the same patients. They share class posteriors, which give a weak answer.
+A model that fuses all three views gives a strong answer, at a cost. The router decides which patients are worth it.
 """
 
 import numpy as np

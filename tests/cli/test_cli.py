@@ -280,7 +280,7 @@ def test_many_classes_show_the_lowest_recalls(folder: Path) -> None:
     run("fit", folder / "many.npz", "--out", folder / "many.safetensors", "--calibration", "temperature")
     done = run("plan", folder / "many.safetensors", folder / "many.npz", "--no-figure")
     assert "lowest recalls" in done.stdout
-    assert "Picture" not in done.stdout
+    assert "Figure:" not in done.stdout
 
 
 def test_skewed_classes_are_noted_and_nothing_is_marked(folder: Path) -> None:

@@ -15,7 +15,7 @@ from gainroute.cli._output import print_json, print_table, table
 from gainroute.errors import DataError, SettingError
 
 if TYPE_CHECKING:
-    from gainroute.federation.pki.certificates import CertificateInfo, Identity
+    from gainroute.federation.pki.certificates import Identity
 
 __all__ = ["certs", "party"]
 
@@ -65,10 +65,6 @@ def _passphrase() -> bytes | None:
     return os.environ.get("GAINROUTE_CA_PASSPHRASE", "").encode() or None
 
 
-def _label(identity: Identity) -> str:
-    return identity.dns.partition(".")[0]
-
-
 @certs.command(cls=Command)
 def init(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where ca.crt and ca.key go.")],
@@ -102,13 +98,13 @@ def request(
     from gainroute.federation.pki.authority import make_request
 
     out.mkdir(parents=True, exist_ok=True)
-    key = out / f"{_label(identity)}.key"
+    key = out / f"{identity.label}.key"
     key = key.with_name(f"{key.name}.next") if key.exists() else key
     private, asked = make_request(identity)
     write_bytes(key, private, private=True)
-    write_bytes(out / f"{_label(identity)}.csr", asked)
+    write_bytes(out / f"{identity.label}.csr", asked)
     typer.echo(f"{key}  keep this here")
-    typer.echo(f"{out / _label(identity)}.csr  send this to the holder of the authority")
+    typer.echo(f"{out / identity.label}.csr  send this to the holder of the authority")
 
 
 @certs.command(cls=Command)
@@ -146,7 +142,7 @@ def install(
     info = read_certificate(pem, str(certificate))
     if info.identity is None:
         raise DataError(f"{certificate} carries no gainroute identity: have it signed with `gainroute certs sign`")
-    key = out / f"{_label(info.identity)}.key"
+    key = out / f"{info.identity.label}.key"
     waiting = key.with_name(f"{key.name}.next")
     fitting = [path for path in (waiting, key) if path.is_file() and key_matches(pem, path.read_bytes())]
     if not fitting:
@@ -188,7 +184,12 @@ def status(
     files = [file for path in paths for file in (sorted(path.rglob("*.crt")) if path.is_dir() else [path])]
     if not files:
         raise DataError(f"{', '.join(map(str, paths))}: there is no .crt file; name certificates or folders of them")
-    found = [_shown(file, read_certificate(file.read_bytes(), str(file))) for file in files]
+    found: list[dict[str, Any]] = []
+    for file in files:
+        info = read_certificate(file.read_bytes(), str(file))
+        role, name = ("authority", "–") if info.identity is None else (info.identity.role, info.identity.name)
+        dates = {"days_left": round(info.days_left(), 2), "until": info.not_after.isoformat()}
+        found.append({"file": str(file), "role": role, "name": name, **dates, "sha256": info.fingerprint})
     if json:
         print_json({"certificates": found})
     else:
@@ -199,15 +200,3 @@ def status(
         print_table(shown)
     if min(entry["days_left"] for entry in found) < warn_days:
         raise typer.Exit(1)
-
-
-def _shown(file: Path, info: CertificateInfo) -> dict[str, Any]:
-    who = info.identity
-    return {
-        "file": str(file),
-        "role": "authority" if who is None else who.role,
-        "name": "–" if who is None else who.name,
-        "days_left": round(info.days_left(), 2),
-        "until": info.not_after.isoformat(),
-        "sha256": info.fingerprint,
-    }

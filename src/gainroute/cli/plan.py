@@ -98,7 +98,7 @@ def plan(
     else:
         _print(made, fitted, class_names(fitted), cost, target_accuracy)
         if drawn or why_not:
-            typer.echo(f"Picture: {drawn or why_not}")
+            typer.echo(f"Figure: {drawn or why_not}")
 
 
 Cost = dict[str, Callable[[float], float]]

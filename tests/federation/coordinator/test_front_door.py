@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from fake_federation import ADMIN, IDS, K, N, federation, outputs, running
 
+from gainroute.errors import DataError
 from gainroute.federation.coordinator.open_inference import HEADER
 from gainroute.federation.coordinator.server import serve
 from gainroute.federation.coordinator.settings import FusionSettings
@@ -211,6 +212,22 @@ def test_the_docs_page_tells_every_call_and_loads_nothing_from_elsewhere(door):
 
 
 # ---- who may enter --------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_counted_under_the_status_that_the_client_sees(fed):
+    async def main():
+        async with running(fed) as up:
+
+            async def refuse(*_):
+                raise DataError("the file is damaged; write it again")
+
+            up.coordinator.infer = refuse
+            answer = await up.client.post(INFER, json={"inputs": [tensor()]})
+            return answer.status_code, (await up.client.get("/metrics")).text
+
+    status, metrics = asyncio.run(main())
+    assert status == 400
+    assert 'gainroute_requests_total{status="400"} 1.0' in metrics
 
 
 def test_tokens_are_needed_for_everything_but_health(fed):

@@ -184,13 +184,12 @@ class Coordinator:
 
     def sample_bytes(self, deployment: Deployment) -> int | None:
         """Payload of one sample in Round 2; None until every party has described itself."""
-        known = self._sample_bytes.get(deployment.hash)
-        if known is None:
+        if deployment.hash not in self._sample_bytes:
             known = self.operator.sample_bytes(deployment)
             if known is None:
                 return None
             self._sample_bytes = {deployment.hash: known}
-        return known
+        return self._sample_bytes[deployment.hash]
 
     # ---- health --------------------------------------------------------------------------------
 

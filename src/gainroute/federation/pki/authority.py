@@ -126,8 +126,7 @@ class Authority:
         home = Path(folder)
         home.mkdir(parents=True, exist_ok=True)
         key, request = make_request(identity)
-        label = identity.dns.partition(".")[0]
-        files = CertificateFiles(home / "ca.crt", home / f"{label}.crt", home / f"{label}.key")
+        files = CertificateFiles(home / "ca.crt", home / f"{identity.label}.crt", home / f"{identity.label}.key")
         certificate = self.sign(request, identity, days=days, now=now)
         write_bytes(files.key, key, private=True)
         write_bytes(files.certificate, certificate)

@@ -47,11 +47,15 @@ class Identity:
         return f"{SCHEME}://{self.role}/{quote(self.name, safe='')}"
 
     @property
-    def dns(self) -> str:
-        """The same identity as a host name, which TLS itself checks. A name that is not a valid label is hashed."""
+    def label(self) -> str:
+        """The name as a label of a host name, and of files; one that is not a valid label is hashed."""
         plain = _PLAIN_LABEL.fullmatch(self.name)
-        label = self.name if plain else f"x--{hashlib.sha256(self.name.encode()).hexdigest()[:40]}"
-        return f"{label}.{self.role}.{SCHEME}"
+        return self.name if plain else f"x--{hashlib.sha256(self.name.encode()).hexdigest()[:40]}"
+
+    @property
+    def dns(self) -> str:
+        """The same identity as a host name, which TLS itself checks."""
+        return f"{self.label}.{self.role}.{SCHEME}"
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
 
     @routes.post("/drift", summary="Reset the drift monitor and its alarms", openapi_extra=_body({"reset": True}))
     async def drift(request: Request) -> Response:
-        """`{"reset": true}`, once the cause of an alarm is fixed. The monitor starts afresh."""
+        """`{"reset": true}`, once the cause of an alarm is fixed. The monitor starts again from nothing."""
         if await read_object(request, LIMIT, ("reset",)) != {"reset": True}:
             raise BadRequestError('{"reset": true} is needed')
         monitor = coordinator.monitor
