@@ -1,4 +1,7 @@
-"""Dirichlet calibration: time until the objective is within 1e-6 of the optimum, each solver on the same objective."""
+"""Dirichlet calibration: time until the objective is within 1e-6 of the optimum, each solver on the same objective.
+
+With many classes: CPU time of the fit that chooses λ, against scikit-learn's LogisticRegressionCV on the same features.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from scipy.optimize import minimize
 
 from benchmarks.problems import posteriors
 from benchmarks.rows import Row, interleaved, row, timed
-from gainroute import evaluation, fit_dirichlet
+from gainroute import ExpectedGainRouter, evaluation, fit_dirichlet
+from gainroute._util.blas import one_thread
 from gainroute.routing import _newton
 
 __all__ = ["run"]
@@ -22,6 +26,7 @@ __all__ = ["run"]
 Array = npt.NDArray[Any]
 SIZES = ((10, 5000, 9, ">= 3"), (40, 2000, 9, ">= 3"), (100, 5000, 3, ">= 1.5"), (100, 10000, 3, ">= 1.5"))
 LAM, EPS, WITHIN = 1.0, 1e-6, 1e-6
+MANY = 500, 3000  # classes, samples
 
 
 def run() -> Iterator[Row]:
@@ -39,6 +44,34 @@ def run() -> Iterator[Row]:
         yield row(f"{size}: seconds to 1e-6, against torch LBFGS float64", ours, torch_lbfgs, torch_lbfgs / ours)
         yield row(f"{size}: seconds, against probmetrics SMS (own objective)", ours, structured, structured / ours)
         yield from _quality(size, p, y, classes)
+    yield from _many_classes()
+
+
+def _many_classes() -> Iterator[Row]:
+    """λ by cross-validation; scikit-learn makes as many fits as ours: five values of C in two folds, one thread."""
+    from sklearn.linear_model import LogisticRegressionCV
+
+    (local, y), (new, truth) = posteriors(*MANY), posteriors(*MANY, seed=1)
+    size, fitted = f"K={MANY[0]} N={MANY[1]}", []
+    regression = LogisticRegressionCV(Cs=5, cv=2, scoring="neg_log_loss", use_legacy_attributes=False)
+    with warnings.catch_warnings(), one_thread():
+        warnings.simplefilter("ignore")  # classes without samples, in both
+        ours = _cpu(lambda: fitted.append(fit_dirichlet(local[0], y, lam="cv")))
+        router = _cpu(lambda: ExpectedGainRouter().fit(local, y, y))
+        theirs = _cpu(lambda: regression.fit(np.log(local[0] + EPS), y))
+    rows = np.flatnonzero(np.isin(truth, regression.classes_))
+    column = np.searchsorted(regression.classes_, truth[rows])
+    likelihood = regression.predict_proba(np.log(new[0][rows] + EPS))[np.arange(len(rows)), column]
+    own, other = evaluation.negative_log_likelihood(fitted[0](new[0][rows]), truth[rows]), -np.log(likelihood).mean()
+    yield row(f"{size}: CPU seconds, λ chosen, against LogisticRegressionCV", ours, theirs, theirs / ours, ">= 10")
+    yield row(f"{size}: held-out NLL, against LogisticRegressionCV", own, other, own / other, "<= 1")
+    yield row(f"{size}: CPU seconds of a router's whole fit", router, None, None)
+
+
+def _cpu(call: Callable[[], Any]) -> float:
+    begin = time.process_time()
+    call()
+    return time.process_time() - begin
 
 
 def _quality(size: str, p: Array, y: Array, classes: int) -> Iterator[Row]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from gainroute._util.progress import Progress, show_progress
 from gainroute.cli import _options as opt
 from gainroute.cli._command import notes
 from gainroute.cli._loading import as_columns, class_names, folder_of, read_data, strong_columns
@@ -17,10 +19,11 @@ from gainroute.errors import SettingError
 from gainroute.io.posteriors import Outcomes
 from gainroute.routing.router import Router
 
-__all__ = ["fit"]
+__all__ = ["fit", "progress_for"]
 
 RULES = ("cross-fitted", "calibration", "certified")
 ROUTER_NAMES = ("expected-gain", "paper", "confidence", "calibrated-confidence", "learned-gain", "defer", "random")
+SLOW = 200_000  # values in all posteriors
 PAPER_SETTINGS = ("min_gain", "utility")  # the others are fixed by the paper
 
 
@@ -139,16 +142,18 @@ def fit(
         unfitted = build(budget, outcomes.class_names)
         k = outcomes.local_posteriors.shape[2] - unfitted.extra_columns
         known = outcomes.in_labels(outcomes.class_names, k)
-        fitted = unfitted.fit(
-            known.local_posteriors,
-            known.labels,  # type: ignore[arg-type] # required above
-            known.strong_prediction,
-            strong_posterior=known.strong_posterior,
-            weak_prediction=known.weak_prediction,
-            sample_weight=known.sample_weight,
-            present=known.present,
-            check_class_order=check_class_order,
-        )
+        with progress_for(known.local_posteriors.size) as progress:
+            fitted = unfitted.fit(
+                known.local_posteriors,
+                known.labels,  # type: ignore[arg-type] # required above
+                known.strong_prediction,
+                strong_posterior=known.strong_posterior,
+                weak_prediction=known.weak_prediction,
+                sample_weight=known.sample_weight,
+                present=known.present,
+                check_class_order=check_class_order,
+                progress=progress,
+            )
         from gainroute.routing.artifacts import save
 
         save(fitted, folder_of(out))
@@ -157,6 +162,11 @@ def fit(
         print_json(result)
     else:
         _print(result)
+
+
+def progress_for(values: int) -> AbstractContextManager[Progress]:
+    """A bar in a terminal, for posteriors of so many values that the fit takes seconds."""
+    return show_progress(lines=False) if values > SLOW else nullcontext(Progress())
 
 
 def _builder(name: str, **settings: Any) -> Callable[[float, Any], Router]:

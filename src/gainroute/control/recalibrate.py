@@ -104,7 +104,7 @@ def _fit(stages: Stages, router: Router, rows: Rows, prior: float, warm_start: P
         return Samples(of.local, of.labels, of.strong, of.weak, weight)
 
     escalated = rows.take(rows.strong >= 0)
-    return fit_pipeline(
+    pipeline, _ = fit_pipeline(
         stages,
         samples(rows, rows.weight),
         escalated=samples(escalated, escalated.strong_weight),
@@ -112,6 +112,7 @@ def _fit(stages: Stages, router: Router, rows: Rows, prior: float, warm_start: P
         blend=router._pipeline.answer.blend,
         warm_start=warm_start,
     )
+    return pipeline
 
 
 def _scores(

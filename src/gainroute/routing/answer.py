@@ -115,20 +115,20 @@ def crossfit_blend(stage: Stage, samples: Samples, utility: FloatArray | None = 
     if strong is None or n < FOLDS:
         return None, samples
 
-    def fit(rows: IntArray) -> Pool:
-        posteriors = np.concatenate([strong[rows][None], samples.local[:, rows]])
-        return stage.fit(posteriors, samples.labels[rows], samples.weight[rows])  # type: ignore[no-any-return]
-
-    everything = np.arange(n)
+    posteriors = np.concatenate([strong[None], samples.local])
+    everything = stage.fit(posteriors, samples.labels, samples.weight)
+    refit = getattr(stage, "refit", None)
     prediction: IntArray = samples.strong_prediction.copy()
     for held_out in folds_of(n, FOLDS):
-        fitted = fit(np.setdiff1d(everything, held_out))
+        rows = np.setdiff1d(np.arange(n), held_out)
+        fold = posteriors[:, rows], samples.labels[rows], samples.weight[rows]
+        fitted = stage.fit(*fold) if refit is None else refit(everything, *fold)
         posterior = blended(fitted, strong[held_out], samples.local[:, held_out])
         prediction[held_out] = best_answer(posterior, utility)
     prediction[samples.strong_prediction < 0] = -1  # no usable answer stays none
     if not _is_better(prediction, samples, utility):
         return None, samples
-    return fit(everything), replace(samples, strong_prediction=prediction)
+    return everything, replace(samples, strong_prediction=prediction)
 
 
 def _is_better(prediction: IntArray, samples: Samples, utility: FloatArray | None) -> bool:

@@ -195,7 +195,7 @@ class PartialEscalation:
             kept = np.setdiff1d(everything, held_out)
             trust, weight = reliability(kept), samples.weight[kept]
             found, reference = gains(fitted, held_out, trust), gains(fitted, kept, trust)
-            for i in range(len(subsets)):  # gains of different fits are compared by rank, as `out_of_fold` does
+            for i in range(len(subsets)):  # gains of different fits are compared by rank, as in `fit_stages`
                 rank = ranks_among(reference[:, i], found[:, i], weight, draw)
                 gain[held_out, i] = scores_at_ranks(in_sample[:, i], rank, samples.weight)
         self._calibration_gain = gain

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from gainroute._util.progress import Progress
 from gainroute.errors import ShapeError, TooFewSamplesError
 from gainroute.routing.answer import FinalAnswer, best_answer, crossfit_blend, with_strong_answers
 from gainroute.routing.calibrate import stratified_folds, unseen_classes, warn_unseen
@@ -31,7 +32,7 @@ from gainroute.routing.types import (
     ThresholdScores,
 )
 
-__all__ = ["Pipeline", "Stages", "cross_fit", "fit_pipeline", "fit_stages", "out_of_fold"]
+__all__ = ["Pipeline", "Stages", "cross_fit", "fit_pipeline", "fit_stages"]
 
 
 class FitCalibrator(Protocol):
@@ -58,6 +59,8 @@ class Stages:
         How the confusion matrix of the strong route is estimated.
     utility : (K, K), optional
         U[truth, answer] by which both routes answer; None if they answer with the most likely class.
+    refit_pool
+        Fits the pool again on almost the same samples, starting from the one given; None to fit it anew.
     """
 
     fit_pool: Callable[[FloatArray, IntArray, FloatArray], Pool]
@@ -67,6 +70,7 @@ class Stages:
     blend: Stage | None = None
     shrinkage: Shrinkage = "none"
     utility: FloatArray | None = None
+    refit_pool: Callable[[Any, FloatArray, IntArray, FloatArray], Pool] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,21 +122,26 @@ def _round_one(
     return RoundOne(local, pooled, answer, calibrated)
 
 
-def fit_stages(stages: Stages, samples: Samples) -> tuple[Pipeline, ThresholdScores]:
+def fit_stages(stages: Stages, samples: Samples, progress: Progress | None = None) -> tuple[Pipeline, ThresholdScores]:
     """Fit all stages, and score the samples from which the threshold is computed."""
+    steps = progress or Progress()
+    steps.start("fit", 2 + stages.threshold.folds * stages.threshold.cross_fits)
     utility = as_utility(stages.utility, samples.local.shape[2])
     samples = with_strong_answers(samples, utility)
     fitted_on, held_out = stages.threshold.split(samples)
     blend = None
     if stages.blend is not None:
         blend, fitted_on = crossfit_blend(stages.blend, fitted_on, utility)
-    pipeline = fit_pipeline(stages, fitted_on, blend=blend)
-    scored = fitted_on if held_out is None else with_strong_answers(held_out, utility, blend)
-    if stages.threshold.cross_fits:
-        score, weak = out_of_fold(stages, scored, pipeline)
-    else:
+    steps.advance("blend")
+    pipeline, round_one = fit_pipeline(stages, fitted_on, blend=blend)
+    steps.advance("calibration")
+    scored = fitted_on
+    if held_out is not None:
+        scored = with_strong_answers(held_out, utility, blend)
         round_one = pipeline.round_one(scored.local, scored.weak_prediction)
-        score, weak = pipeline.scores(round_one), round_one.weak_prediction
+    score, weak = pipeline.scores(round_one), round_one.weak_prediction
+    if stages.threshold.cross_fits:
+        score, weak = _out_of_fold(stages, scored, pipeline, score, steps)
     warn_unseen(unseen_classes(fitted_on.labels, len(pipeline.answer.confusion), fitted_on.weight))
     right = weak == scored.labels, scored.strong_prediction == scored.labels
     return pipeline, ThresholdScores(score, scored.weight, *right)
@@ -146,8 +155,8 @@ def fit_pipeline(
     confusion: FloatArray | None = None,
     blend: Pool | None = None,
     warm_start: Pipeline | None = None,
-) -> Pipeline:
-    """Fit pool, calibrator and score.
+) -> tuple[Pipeline, RoundOne]:
+    """Fit pool, calibrator and score; returns them, and Round 1 of the samples that fitted the score.
 
     Parameters
     ----------
@@ -161,9 +170,12 @@ def fit_pipeline(
     warm_start
         A pipeline fitted on almost the same samples.
     """
-    pool = stages.fit_pool(samples.local, samples.labels, samples.weight)
-    pooled = pool(samples.local)
     start = None if warm_start is None else warm_start.calibrate
+    if warm_start is None or stages.refit_pool is None:
+        pool = stages.fit_pool(samples.local, samples.labels, samples.weight)
+    else:
+        pool = stages.refit_pool(warm_start.pool, samples.local, samples.labels, samples.weight)
+    pooled = pool(samples.local)
     calibrate = stages.fit_calibrator(pooled, samples.labels, samples.weight, start)
     if confusion is None:
         confusion = estimate_confusion(
@@ -175,39 +187,39 @@ def fit_pipeline(
     score = stages.fit_score(
         CalibrationSet(round_one, samples.labels, samples.strong_prediction, samples.weight, confusion)
     )
-    return Pipeline(pool, calibrate, score, FinalAnswer(confusion, blend, stages.utility))
+    return Pipeline(pool, calibrate, score, FinalAnswer(confusion, blend, stages.utility)), round_one
 
 
 def cross_fit(stages: Stages, samples: Samples, warm_start: Pipeline) -> Iterator[tuple[IntArray, Pipeline, RoundOne]]:
-    """For each fold: its rows, a pipeline fitted without them, and Round 1 of these rows."""
+    """For each fold: its rows, a pipeline fitted without them, and Round 1 of the other rows."""
     n = len(samples)
     if n < 2:
         raise TooFewSamplesError(f'threshold="cross-fitted" needs at least 2 samples, there is {n}; add samples')
     for held_out in stratified_folds(samples.labels, stages.threshold.folds, stages.threshold.seed):
         kept = np.ones(n, dtype=bool)
         kept[held_out] = False
-        fitted = fit_pipeline(stages, samples.take(kept), warm_start=warm_start)
-        part = samples.take(held_out)
-        yield held_out, fitted, fitted.round_one(part.local, part.weak_prediction)
+        yield held_out, *fit_pipeline(stages, samples.take(kept), warm_start=warm_start)
 
 
-def out_of_fold(stages: Stages, samples: Samples, pipeline: Pipeline) -> tuple[FloatArray, IntArray]:
+def _out_of_fold(
+    stages: Stages, samples: Samples, pipeline: Pipeline, in_sample: FloatArray, progress: Progress
+) -> tuple[FloatArray, IntArray]:
     """Scores (N,) on the scale of `pipeline`, and weak answers (N,), of all samples, each by a fit without it.
 
     Scores of two fits differ by an offset that is small, but not small against the distance between scores where most
     samples are easy: a threshold read off out-of-fold scores then falls on the wrong side of the crowd. So a score is
     carried over by its rank: among the scores of the fold's own fit, and from there to the score at this rank in
-    `pipeline`. Within ties the rank is random.
+    `pipeline`, whose scores are `in_sample`. Within ties the rank is random.
     """
-    in_sample = pipeline.scores(pipeline.round_one(samples.local, samples.weak_prediction))
     score, weak_prediction = np.empty(len(samples)), np.empty(len(samples), dtype=np.int64)
     draw = np.random.default_rng(stages.threshold.seed)
-    for held_out, fitted, round_one in cross_fit(stages, samples, pipeline):
+    for held_out, fitted, others in cross_fit(stages, samples, pipeline):
+        part = samples.take(held_out)
+        round_one = fitted.round_one(part.local, part.weak_prediction)
         found = fitted.scores(round_one)
         if not np.array_equal(found, in_sample[held_out]):  # equal where nothing is fitted: ranks would only add noise
-            kept = samples.take(np.setdiff1d(np.arange(len(samples)), held_out))
-            reference = fitted.scores(fitted.round_one(kept.local, kept.weak_prediction))
-            rank = ranks_among(reference, found, kept.weight, draw)
+            rank = ranks_among(fitted.scores(others), found, np.delete(samples.weight, held_out), draw)
             found = scores_at_ranks(in_sample, rank, samples.weight)
         score[held_out], weak_prediction[held_out] = found, round_one.weak_prediction
+        progress.advance("folds")
     return score, weak_prediction

@@ -9,6 +9,7 @@ import numpy as np
 
 from gainroute._util.blas import one_thread
 from gainroute._util.registry import Registry
+from gainroute.routing._many_classes import MANY
 from gainroute.routing.calibrate import softmax, unseen_classes
 from gainroute.routing.inputs import as_local_posteriors, as_present, as_weights, check_positive, check_posteriors
 from gainroute.routing.labels import as_labels
@@ -34,6 +35,8 @@ POOLS: Registry[type[Stage]] = Registry(
 # ‖θ − θ*‖ at the end, unless rounding stops the descent earlier.
 DISTANCE = 1e-9
 MAX_STEPS = 100
+# Decrease of the objective per sample by the last step of a fold's fit; what it leaves is far smaller.
+FOLD_GAP = 1e-5
 # Up to this many values, all parties are pooled at once, which halves the time of a single sample; above it, one by
 # one, which stays in the processor's cache.
 SMALL = 2**14
@@ -139,8 +142,16 @@ class LogLinearPooling:
 
     def fit(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> LogLinearPool:
         """Fit on local posteriors (M, N, K)."""
-        origin = np.eye(len(local))[0] if self.first_alone else None
-        return solve_log_linear(local, labels, weight, self.lam, self.eps, origin)
+        return solve_log_linear(local, labels, weight, self.lam, self.eps, self._origin(local))
+
+    def refit(self, fitted: LogLinearPool, local: FloatArray, labels: IntArray, weight: FloatArray) -> LogLinearPool:
+        """Fit on almost the same samples; with many classes from `fitted`, and only as far as a fold needs."""
+        if local.shape[2] <= MANY:
+            return self.fit(local, labels, weight)
+        return solve_log_linear(local, labels, weight, self.lam, self.eps, self._origin(local), fitted)
+
+    def _origin(self, local: FloatArray) -> FloatArray | None:
+        return np.eye(len(local))[0] if self.first_alone else None
 
 
 def fit_log_linear(
@@ -184,19 +195,36 @@ def fit_log_linear(
 
 
 def solve_log_linear(
-    posteriors: FloatArray, y: IntArray, weight: FloatArray, lam: float, eps: float, origin: FloatArray | None = None
+    posteriors: FloatArray,
+    y: IntArray,
+    weight: FloatArray,
+    lam: float,
+    eps: float,
+    origin: FloatArray | None = None,
+    near: LogLinearPool | None = None,
 ) -> LogLinearPool:
     """`fit_log_linear` on checked arrays, with the weights drawn towards `origin` (the geometric mean by default).
 
-    A class without a sample keeps the bias 0.
+    A class without a sample keeps the bias 0. From a pool `near` the optimum the fit runs in single precision, and ends
+    with a step that lowers the objective by less than `FOLD_GAP` per sample.
     """
     used = weight > 0
     y, weight = y[used], weight[used]
-    logs = np.log(np.add(posteriors[:, used], eps, dtype=np.float64))
+    gap = 0.0 if near is None else FOLD_GAP * float(weight.sum())
+    logs = np.add(
+        posteriors if used.all() else posteriors[:, used],
+        eps,
+        dtype=np.float64 if near is None else np.float32,
+        order="C",
+    )
+    np.log(logs, out=logs)
     parties, _, classes = logs.shape
     unseen = parties + unseen_classes(y, classes, weight)
     towards = np.full(parties, 1 / parties) if origin is None else origin
     theta = start = np.concatenate([towards, np.zeros(classes)])
+    if near is not None:
+        theta = np.concatenate([near.weight, near.bias])
+        theta[unseen] = 0
     with one_thread():
         value, p = _loss(theta, start, logs, y, weight, lam)
         for _ in range(MAX_STEPS):
@@ -207,6 +235,9 @@ def solve_log_linear(
                 break
             direction = -np.linalg.solve(hessian, gradient)
             slope, step = float(gradient @ direction), 1.0
+            if -slope / 2 < gap:
+                theta = theta + direction
+                break
             while True:
                 candidate = theta + step * direction
                 next_value, p = _loss(candidate, start, logs, y, weight, lam)
@@ -222,29 +253,35 @@ def solve_log_linear(
 
 
 def _loss(
-    theta: FloatArray, start: FloatArray, logs: FloatArray, y: IntArray, weight: FloatArray, lam: float
-) -> tuple[float, FloatArray]:
-    """Compute the objective, and the pooled posteriors (N, K)."""
-    p = softmax(np.tensordot(theta[: len(logs)], logs, 1) + theta[len(logs) :])
-    likelihood = np.log(np.maximum(p[np.arange(len(y)), y], 1e-300))
+    theta: FloatArray, start: FloatArray, logs: Any, y: IntArray, weight: FloatArray, lam: float
+) -> tuple[float, Any]:
+    """Compute the objective, and the pooled posteriors (N, K), in the precision of `logs`."""
+    at = theta.astype(logs.dtype)
+    logits = (at[: len(logs)] @ logs.reshape(len(logs), -1)).reshape(logs.shape[1:])
+    logits += at[len(logs) :]
+    p = softmax(logits)
+    likelihood = np.log(np.maximum(p[np.arange(len(y)), y], 1e-37, dtype=np.float64))
     return float(-weight @ likelihood + lam * np.sum((theta - start) ** 2)), p
 
 
 def _derivatives(
-    theta: FloatArray, start: FloatArray, p: FloatArray, logs: FloatArray, y: IntArray, weight: FloatArray, lam: float
+    theta: FloatArray, start: FloatArray, p: Any, logs: Any, y: IntArray, weight: FloatArray, lam: float
 ) -> tuple[FloatArray, FloatArray]:
     """Compute gradient and Hessian in (w, b)."""
     parties, _, classes = logs.shape
-    weighted = p * weight[:, None]
-    residual = weighted.copy()
-    residual[np.arange(len(y)), y] -= weight
-    gradient = np.concatenate([np.einsum("nk,mnk->m", residual, logs), residual.sum(axis=0)])
-    mean = np.einsum("nk,mnk->mn", p, logs)  # of each party's log-posterior, under p
+    flat = logs.reshape(parties, -1)
+    weighted = p * weight.astype(p.dtype)[:, None]
     hessian = np.empty((parties + classes, parties + classes))
+    hessian[parties:, parties:] = np.diag(weighted.sum(axis=0)) - weighted.T @ p
+    mean = np.empty((parties, len(y)), dtype=p.dtype)  # of each party's log-posterior, under p, weighted
     for i in range(parties):
         scaled = weighted * logs[i]
-        hessian[i, :parties] = hessian[:parties, i] = np.einsum("nk,mnk->m", scaled, logs) - mean @ (weight * mean[i])
-        hessian[i, parties:] = hessian[parties:, i] = scaled.sum(axis=0) - (mean[i] * weight) @ p
-    hessian[parties:, parties:] = np.diag(weighted.sum(axis=0)) - weighted.T @ p
+        mean[i] = scaled.sum(axis=1)
+        hessian[i, :parties] = flat @ scaled.ravel()
+        hessian[i, parties:] = hessian[parties:, i] = scaled.sum(axis=0) - mean[i] @ p
+    hessian[:parties, :parties] -= (mean / weight) @ mean.T
     hessian[np.diag_indices_from(hessian)] += 2 * lam
+    residual = weighted
+    residual[np.arange(len(y)), y] -= weight
+    gradient = np.concatenate([flat @ residual.ravel(), residual.sum(axis=0)]).astype(np.float64)
     return gradient + 2 * lam * (theta - start), hessian

@@ -16,6 +16,7 @@ import numpy as np
 
 from gainroute._util.arrays import shown
 from gainroute._util.parameters import Settings
+from gainroute._util.progress import Progress
 from gainroute.errors import InputError, NotFittedError, SettingError
 from gainroute.routing.calibrate import identity_calibration
 from gainroute.routing.decide import (
@@ -172,6 +173,7 @@ class Router(Settings):
         sample_weight: ArrayLike | None = None,
         present: ArrayLike | None = None,
         check_class_order: bool = True,
+        progress: Progress | None = None,
     ) -> Self:
         """Fit on calibration data: samples that trained neither route.
 
@@ -193,6 +195,8 @@ class Router(Settings):
             Who answered. Samples that lack a party are left out, with a warning.
         check_class_order
             Whether to refuse columns that, by the labels, are in another order than the classes.
+        progress
+            Where progress is reported: many classes take seconds. By default nowhere.
 
         Returns
         -------
@@ -210,7 +214,7 @@ class Router(Settings):
             extra_columns=self.extra_columns,
             check_class_order=check_class_order,
         )
-        pipeline, scores = fit_stages(self.stages(), samples)
+        pipeline, scores = fit_stages(self.stages(), samples, progress)
         self._set(
             pipeline=pipeline,
             scores=scores,

@@ -244,10 +244,10 @@ class ExpectedGainRouter(CalibratingRouter):
 
     def fit_pool(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> Pool:
         """Fit the pool that `pooling` names or is."""
-        if self.pooling == "mean":
-            return self.pool
-        stage = _stage(self.pooling, POOLS, {"log-linear": LogLinearPooling(eps=self._floor)})
-        return stage.fit(local, labels, weight)  # type: ignore[no-any-return]
+        return self.pool if self.pooling == "mean" else self._pool_stage().fit(local, labels, weight)
+
+    def _pool_stage(self) -> Stage:
+        return _stage(self.pooling, POOLS, {"log-linear": LogLinearPooling(eps=self._floor)})
 
     def fit_score(self, calibration: CalibrationSet) -> Score:
         """Compute what the strong route is worth on each class."""
@@ -257,7 +257,14 @@ class ExpectedGainRouter(CalibratingRouter):
     def stages(self) -> Stages:
         """The unfitted stages that the settings describe."""
         blend = {"none": None, "cv": LOG_LINEAR_BLEND}.get(self.blend) if isinstance(self.blend, str) else self.blend
-        return replace(super().stages(), blend=blend, utility=self.utility if self.answer_by == "utility" else None)
+        # A subclass with a pool of its own does not refit the one that the setting names.
+        refits = type(self).fit_pool is ExpectedGainRouter.fit_pool
+        return replace(
+            super().stages(),
+            blend=blend,
+            utility=self.utility if self.answer_by == "utility" else None,
+            refit_pool=getattr(self._pool_stage(), "refit", None) if refits else None,
+        )
 
     def explain(self, posteriors: ArrayLike, *, weak_prediction: Any = None) -> Explanation:
         """Explain one sample's score class by class.
