@@ -122,7 +122,6 @@ class Coordinator:
             outcome = await self.batcher.answer(ids, request_id)
             first = self.log.numbers(n)
             on_disk = self.log.append(outcome, first, request_id, time.perf_counter() - began)
-            await asyncio.sleep(0)  # gives up the interpreter lock, so that the writer starts before encoding
             try:
                 reply = encode(outcome, first)
             finally:

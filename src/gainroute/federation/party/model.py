@@ -101,12 +101,12 @@ def version_of(party: Party, model: str, classes: Sequence[str], dimension: int)
         own = dict(zip(id_texts(values), values, strict=True))
 
     def ask(what: str, ids: Sequence[str], width: int) -> npt.ArrayLike:
-        call = getattr(party, what)
+        call: Answer = getattr(party, what)
         if own is None:
-            return np.asarray(call(ids))
+            return call(ids)
         there = [i for i, text in enumerate(ids) if text in own]
         if len(there) == len(ids):
-            return np.asarray(call([own[text] for text in ids]))
+            return call([own[text] for text in ids])
         rows = np.full((len(ids), width), np.nan, np.float32)
         if there:
             rows[there] = np.asarray(call([own[ids[i]] for i in there]), np.float32)
