@@ -16,7 +16,7 @@ INCLUDED_dev    := all docs
 INCLUDED_bench  := all
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-system check docs bench soak lock clean
+.PHONY: help demo up federation test test-system check docs bench soak lock clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,6 +45,10 @@ demo: $(VENV)/.installed-all ## train, calibrate and route the embedded digits; 
 up: $(VENV)/.installed-all ## serve the demo's run on this machine, with a dashboard; Ctrl-C stops it
 	@test -f out/demo/run/run.json || $(BIN)/gainroute demo --out out/demo
 	@$(BIN)/gainroute up out/demo/run
+
+federation: $(VENV)/.installed-all ## four organisations form a federation from raw files, and serve it; Ctrl-C stops it
+	@rm -rf out/federation
+	@$(BIN)/python examples/13_a_federation_that_forms.py --out out/federation
 
 test: $(VENV)/.installed-dev ## run all tests (under 5 minutes)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -53,6 +53,7 @@ def federate(
             report = None if trained is None else report_run(trained, progress)
     folder = settings.out / version
     if json:
+        results |= {key: read_status(folder)[key] for key in ("overlaps", "parties")}
         print_json(results | {"folder": str(folder), "version": version, "warnings": warnings})
         return
     if report is not None:
@@ -93,5 +94,10 @@ def _show_status(status: dict[str, Any], *, json: bool) -> None:
         up, down = (f"{party.get(key, 0) / 1e6:.2f}" for key in ("bytes_up", "bytes_down"))
         parties.add_row(name, doing, up, down)
     console().print(parties)
+    if "overlaps" in status:
+        held = table("held by", "samples")
+        for group, count in status["overlaps"].items():
+            held.add_row(group, f"{count:,}")
+        console().print(held)
     if "waiting_for" in status:
         typer.echo(f"waiting for party {status['waiting_for']}")

@@ -12,7 +12,7 @@ import pytest
 
 from gainroute._util.progress import Progress
 from gainroute.errors import InputError
-from gainroute.federation.formation.federate import Formation
+from gainroute.federation.formation.federate import Formation, read_status
 from gainroute.federation.formation.party_trainer import PartyTrainer
 from gainroute.federation.formation.plan import FederationSettings, FormationPlan, LabelSettings, PartyAddress
 from gainroute.federation.formation.pseudonyms import PseudonymTable
@@ -132,6 +132,10 @@ def test_a_party_records_training_in_few_lines_and_its_ids_stay(tmp_path):
     organisations = Organisations(tmp_path)
     formation, _ = asyncio.run(asyncio.wait_for(formed(organisations), 300))
     lines = [line for line in audit(tmp_path, "lab") if line["outcome"].startswith("trained: epoch")]
+    status = read_status(formation.run_folder.path)
+    assert status["overlaps"]["lab ∩ ward ∩ clinic"] == 180  # in the order of the settings
+    assert status["overlaps"]["clinic"] == 187
+    assert all("stage" not in party for party in status["parties"].values()), "nobody works any more"
     train = formation._state["done"]["split"]["train"]
     assert [line["outcome"] for line in lines] == ["trained: epoch 1", "trained: epoch 2", "trained: epoch 3"]
     assert all(0 < line["count"] <= train and line["bytes_out"] > 0 for line in lines)

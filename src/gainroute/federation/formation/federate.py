@@ -143,6 +143,8 @@ class Formation:
         for name in self._names:
             sent, received = self._bytes[name]
             parties.setdefault(name, {}).update(bytes_down=sent, bytes_up=received)
+        if "align" in self._state["done"]:
+            self._status["overlaps"] = self._state["done"]["align"]["overlaps"]
         self._status |= {"time": time.time(), **more}
         write_json(self._work / "status.json", self._status)
 
@@ -157,6 +159,8 @@ class Formation:
     async def _persist(self, stage: str, work: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         """Carry out a stage; if a party is away, wait for it and carry on."""
         self._status["stages"][stage] = "running"
+        for party in self._status["parties"].values():
+            party.pop("stage", None)
         self.progress.say(f"{stage}: begins")
         self._tell(stage=stage)
         deadline: float | None = None
@@ -265,7 +269,8 @@ class Formation:
 
             await asyncio.gather(*(one(party, owner) for party, owner in turn.items()))
         secret = kept_secret(self.settings.out / "pseudonyms.key", lambda: secrets.token_bytes(32))
-        found = await asyncio.to_thread(intersect, lists, secret, max_ids=self.settings.max_ids)
+        tags = {name: lists[name] for name in self._names}  # in the order of the settings, not of arrival
+        found = await asyncio.to_thread(intersect, tags, secret, max_ids=self.settings.max_ids)
         committed = await asyncio.gather(*(self._commit(name, found.pseudonyms[name]) for name in self._names))
         expected = hash_text("\n".join(found.samples))
         for name, values in zip(self._names, committed, strict=True):
