@@ -21,7 +21,6 @@ from gainroute.federation.coordinator.errors import BadRequestError, ConflictErr
 from gainroute.federation.coordinator.monitoring.statistics import HISTORY_SECONDS
 from gainroute.federation.coordinator.outcome import ROUND2
 from gainroute.routing.routers import ExpectedGainRouter
-from gainroute.routing.types import FloatArray
 
 __all__ = ["explanation_json", "operating_json", "status_json", "status_routes"]
 
@@ -148,13 +147,8 @@ def status_json(coordinator: Coordinator) -> dict[str, Any]:
         "latency_ms": live.latencies(),
         "parties": [
             {
-                "name": link.name,
+                **{key: getattr(link, key) for key in ("name", "state", "error", "since", "last_seen", "latency_ms")},
                 "address": addresses[link.name],
-                "state": link.state,
-                "error": link.error,
-                "since": link.since,
-                "last_seen": link.last_seen,
-                "latency_ms": link.latency_ms,
                 "model": deployment.model(link.name),
                 "dimension": link.dimensions.get(deployment.hash),
             }
@@ -211,33 +205,31 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
     router = deployment.router
     local = np.array(posterior(row["local"], deployment.columns))
     present = ~np.isnan(local).any(axis=1)
-    contribution: FloatArray | None = None
-    calibrated: FloatArray | None = None
-    reliability: FloatArray | None = None
+    pooled, strong = (posterior(row[name], router.n_classes_) for name in ("pooled", "strong"))
+    columns: dict[str, Any] = {
+        "pooled": None if pooled is None else pooled[0],
+        "strong": None if strong is None else strong[0],
+    }
+    columns |= dict.fromkeys(("calibrated", "reliability", "contribution"))
     if present.all():
-        calibrated = router.route(local[:, None]).calibrated[0]
+        columns["calibrated"] = router.route(local[:, None]).calibrated[0]
         if isinstance(router, ExpectedGainRouter):
             explained = router.explain(local)
-            contribution, reliability = explained.contribution, explained.reliability
-    pooled, strong = (posterior(row[name], router.n_classes_) for name in ("pooled", "strong"))
+            columns |= {"reliability": explained.reliability, "contribution": explained.contribution}
     names = coordinator.parties.class_names(deployment)
     classes = [
         {
             "label": k,
             "name": name,
             "local": {party: float(local[i, k]) if present[i] else None for i, party in enumerate(deployment.parties)},
-            "pooled": _at(pooled, k),
-            "calibrated": None if calibrated is None else float(calibrated[k]),
-            "reliability": None if reliability is None else float(reliability[k]),
-            "contribution": None if contribution is None else float(contribution[k]),
-            "strong": _at(strong, k),
+            **{column: None if values is None else float(values[k]) for column, values in columns.items()},
         }
         for k, name in enumerate(names)
     ]
     note = ""
     if not present.all():
         note = "a party did not have the sample, so that calibration does not apply and it was not escalated"
-    elif contribution is None:
+    elif columns["contribution"] is None:
         note = f"a {type(router).__name__} has no class-by-class score"
     return _decision(row, names) | {
         "kind": type(router).__name__,
@@ -245,7 +237,3 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
         "answered_by": "strong" if row["route"] == ROUND2 else "weak",
         "classes": classes,
     }
-
-
-def _at(values: Any, k: int) -> float | None:
-    return None if values is None else float(values[0, k])

@@ -69,13 +69,7 @@ class RingBuffer:
 
 
 class LiveStatistics:
-    """Counts since the start, and rates and latencies of the recent past.
-
-    Parameters
-    ----------
-    clock
-        Returns seconds since 1970.
-    """
+    """Counts since the start, and rates and latencies of the recent past; `clock` returns seconds since 1970."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
