@@ -1,10 +1,11 @@
-"""Forming a federation: what private alignment costs each party."""
+"""Forming a federation: what training and private alignment cost."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 
+from benchmarks import federation_training
 from benchmarks.rows import Row, row
 from gainroute.federation.formation.alignment import PartyAlignment, intersect, passes
 from gainroute.federation.formation.groups import P256
@@ -16,6 +17,7 @@ SIZES = ((10_000, 2, None), (10_000, 4, None), (100_000, 2, "<= 30"), (100_000, 
 
 def run() -> Iterator[Row]:
     """Measure every stage."""
+    yield from federation_training.run()
     for ids, parties, bar in SIZES:
         yield from _alignment(ids, parties, bar)
 

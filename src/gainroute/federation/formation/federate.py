@@ -124,6 +124,13 @@ class Formation:
         names = tuple(self._class_names), tuple(self._names)
         return TrainedRun(run, router, plan.codec, *parts, *names, plan.seed, metadata, self._seconds)
 
+    @property
+    def payload_bytes(self) -> dict[str, tuple[int, int]]:
+        """Bytes of numbers sent to and received from each party."""
+        for name, stream in self._streams.items():
+            self._bytes[name] = [stream.sent_bytes, stream.received_bytes]
+        return {name: (sent, received) for name, (sent, received) in self._bytes.items()}
+
     # ---- state and status ---------------------------------------------------------------------------
 
     def _claim(self) -> None:
@@ -137,11 +144,8 @@ class Formation:
         self._status["stages"] = {stage: "done" if stage in self._state["done"] else "open" for stage in STAGES}
 
     def _tell(self, **more: Any) -> None:
-        for name, stream in self._streams.items():
-            self._bytes[name] = [stream.sent_bytes, stream.received_bytes]
         parties = self._status["parties"]
-        for name in self._names:
-            sent, received = self._bytes[name]
+        for name, (sent, received) in self.payload_bytes.items():
             parties.setdefault(name, {}).update(bytes_down=sent, bytes_up=received)
         if "align" in self._state["done"]:
             self._status["overlaps"] = self._state["done"]["align"]["overlaps"]
@@ -230,8 +234,7 @@ class Formation:
         return list(await asyncio.gather(*(stream.call(kind, options) for stream in streams)))
 
     async def _close(self) -> None:
-        for name, stream in self._streams.items():
-            self._bytes[name] = [stream.sent_bytes, stream.received_bytes]
+        self._bytes = {name: list(both) for name, both in self.payload_bytes.items()}
         streams, self._streams = list(self._streams.values()), {}
         await asyncio.gather(*(stream.close() for stream in streams), return_exceptions=True)
 
@@ -362,7 +365,8 @@ class Formation:
         )  # fmt: skip
         save_model(head, spec, self.run_folder.server.head)
         save_model(masked, spec, self.run_folder.server.masked_head)
-        return {"seconds": round(time.monotonic() - began, 3), "epochs": fit.epochs}
+        epochs = round(trainer.store.seconds().get("vfl", 0.0), 3)
+        return {"seconds": round(time.monotonic() - began, 3), "epoch_seconds": epochs, "epochs": fit.epochs}
 
     async def _embeddings(self, count: int) -> list[torch.Tensor]:
         async def of(stream: TrainingStream) -> torch.Tensor:

@@ -70,6 +70,8 @@ class FormationPlan:
         Codec of embeddings and gradients in training.
     threads
         Threads that torch computes with at every party and at the coordinator.
+    settings
+        Everything about the models and their training, in place of the defaults of `gainroute train`.
     """
 
     seed: int = 0
@@ -82,6 +84,7 @@ class FormationPlan:
     exchange: Literal["gradients", "embeddings"] = "gradients"
     messages: str = "float32"
     threads: int = 1
+    settings: RouteSettings | None = None
 
     def __post_init__(self) -> None:
         for name in ("codec", "messages"):
@@ -93,8 +96,8 @@ class FormationPlan:
             raise SettingError(f"training: threads is {self.threads}, seed {self.seed}; at least 1 and 0 are needed")
 
     def route_settings(self, samples: int) -> RouteSettings:
-        """The settings of `gainroute train` for that many training samples."""
-        return default_route_settings(samples, self.epochs, self.local_epochs)
+        """The settings, by default those of `gainroute train` for that many training samples."""
+        return self.settings or default_route_settings(samples, self.epochs, self.local_epochs)
 
 
 @dataclass(frozen=True, kw_only=True)
