@@ -31,7 +31,7 @@ def run(main):
 
 
 ENTRY = {
-    "coordinator": "main", "fingerprint": "ff", "request_id": "r", "round_": 1, "model": "m", "count": 3,
+    "coordinator": "main", "fingerprint": "ff", "request_id": "r", "round": 1, "model": "m", "count": 3,
     "unknown": 1, "outcome": "answered",
 }  # fmt: skip
 
@@ -93,7 +93,7 @@ def test_a_line_is_json_whatever_a_coordinator_calls_things(text, round_, count,
     with TemporaryDirectory() as folder:
         path = Path(folder) / "audit.jsonl"
         log = AuditLog(path, clock=lambda: moment)
-        log.record(**ENTRY | {"request_id": text, "model": text, "outcome": text, "round_": round_, "count": count})
+        log.write(**ENTRY | {"request_id": text, "model": text, "outcome": text, "round": round_, "count": count})
         log.close()
         (line,) = path.read_bytes().split(b"\n")[:-1]
     found = json.loads(line)
@@ -108,7 +108,7 @@ def test_the_audit_log_is_appended_to_and_put_aside_by_size(tmp_path):
     for _ in range(2):
         log = AuditLog(path, max_bytes=450)
         for _ in range(2):
-            log.record(**ENTRY)
+            log.write(**ENTRY)
         log.close()
         log.close()
     files = sorted(tmp_path.iterdir())
@@ -122,7 +122,7 @@ def test_nothing_is_deleted_unless_asked_for(tmp_path):
         folder.mkdir()
         log = AuditLog(folder / "a", max_bytes=1, **how)
         for _ in range(6):
-            log.record(**ENTRY)
+            log.write(**ENTRY)
         log.close()
         return len(list(folder.iterdir()))
 

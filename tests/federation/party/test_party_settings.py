@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gainroute._util.settings import parse_settings
 from gainroute.errors import SettingError
-from gainroute.federation.party.settings import load_party_settings, parse_party_settings
+from gainroute.federation.party.settings import PREFIX, PartySettings, load_party_settings
 
 LEAST = """
 name = "a"
@@ -19,6 +20,10 @@ key = "/etc/a.key"
 [source]
 columns = "answers.npz"
 """
+
+
+def parse(text, folder=None, environment=None):
+    return parse_settings(PartySettings, text, folder=folder, prefix=PREFIX, environment=environment)
 
 
 def test_paths_start_at_the_folder_of_the_file(tmp_path):
@@ -41,7 +46,7 @@ def test_the_environment_goes_over_the_file():
         "GAINROUTE_PARTY_DENY_LIST": "denied.txt",
         "HOME": "/root",
     }
-    found = parse_party_settings(LEAST, folder=Path("/etc/g"), environment=environment)
+    found = parse(LEAST, folder=Path("/etc/g"), environment=environment)
     assert found.listen == "0.0.0.0:1"
     assert found.coordinators == ("x", "y")
     assert found.quota.samples_per_minute == 7
@@ -71,7 +76,7 @@ def test_the_environment_goes_over_the_file():
 )  # fmt: skip
 def test_an_invalid_value_is_an_error_with_a_remedy(change, message):
     with pytest.raises(SettingError, match=message):
-        parse_party_settings(LEAST.replace('name = "a"', change), environment={})
+        parse(LEAST.replace('name = "a"', change), environment={})
 
 
 @pytest.mark.parametrize(
@@ -85,7 +90,7 @@ def test_an_invalid_value_is_an_error_with_a_remedy(change, message):
 )
 def test_exactly_one_source_is_needed(source, message):
     with pytest.raises(SettingError, match=message):
-        parse_party_settings(LEAST.replace('columns = "answers.npz"', source), environment={})
+        parse(LEAST.replace('columns = "answers.npz"', source), environment={})
 
 
 @pytest.mark.parametrize(
@@ -105,7 +110,7 @@ def test_exactly_one_source_is_needed(source, message):
 )
 def test_an_unknown_or_invalid_variable_is_an_error(key, value, message):
     with pytest.raises(SettingError, match=message):
-        parse_party_settings(LEAST, environment={key: value})
+        parse(LEAST, environment={key: value})
 
 
 def test_a_file_that_is_not_there_points_to_the_example(tmp_path):

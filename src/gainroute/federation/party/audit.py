@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 
 from gainroute.errors import SettingError
@@ -59,48 +58,12 @@ class AuditLog:
         self._size = os.fstat(descriptor).st_size
         return descriptor
 
-    def record(
-        self,
-        *,
-        coordinator: str,
-        fingerprint: str,
-        request_id: str,
-        round_: int,
-        model: str,
-        count: int,
-        unknown: int,
-        outcome: str,
-    ) -> None:
-        """Append a line. Raises OSError if it cannot be written; the request must then not be answered.
-
-        Parameters
-        ----------
-        coordinator, fingerprint
-            The caller.
-        request_id
-            Chosen by the coordinator.
-        round_
-            1 for posteriors, 2 for embeddings, 0 for neither.
-        model
-            Model version requested.
-        count, unknown
-            Number of ids requested, and how many of them the party does not have.
-        outcome
-            "answered", or why not.
-        """
-        # By hand: json.dumps takes twice as long, and every answer waits for its line.
-        line = (
-            f'{{"time": "{timestamp(self._clock())}", "coordinator": {quoted(coordinator)}, '
-            f'"fingerprint": {quoted(fingerprint)}, "request_id": {quoted(request_id)}, "round": {round_}, '
-            f'"model": {quoted(model)}, "count": {count}, "unknown": {unknown}, "outcome": {quoted(outcome)}}}\n'
-        ).encode()
-        self._append(line)
-
     def write(self, **entry: object) -> None:
-        """Append a line with these fields and the time. Raises OSError if it cannot be written."""
-        self._append(f"{json.dumps({'time': timestamp(self._clock()), **entry})}\n".encode())
+        """Append a line with the time and these fields.
 
-    def _append(self, line: bytes) -> None:
+        Raises OSError if it cannot be written; the request must then not be answered.
+        """
+        line = f"{json.dumps({'time': timestamp(self._clock()), **entry})}\n".encode()
         if self._size and self._size + len(line) > self._max_bytes:
             self._rotate()
         written = os.write(self._file, line)  # unbuffered: the operating system has it before the answer is sent

@@ -196,11 +196,11 @@ class PartyService:
 
     def _record(self, caller: Caller, request: pb.Request, unknown: int, outcome: str) -> bool:
         try:
-            self.audit.record(
+            self.audit.write(
                 coordinator=caller.name,
                 fingerprint=caller.fingerprint,
                 request_id=request.request_id[:MAX_NAME],
-                round_=ROUNDS.get(request.round, 0),
+                round=ROUNDS.get(request.round, 0),
                 model=request.model[:MAX_NAME],
                 count=len(request.ids),
                 unknown=unknown,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gainroute._util.settings import load_settings, parse_settings
+from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
 from gainroute.federation.pki.certificates import CertificateFiles
 from gainroute.routing.payload import CODECS
@@ -22,7 +22,6 @@ __all__ = [
     "TrainingSettings",
     "ViewSettings",
     "load_party_settings",
-    "parse_party_settings",
 ]
 
 PREFIX = "GAINROUTE_PARTY_"
@@ -272,10 +271,3 @@ def load_party_settings(path: str | os.PathLike[str], environment: Mapping[str, 
     return load_settings(
         PartySettings, path, prefix=PREFIX, environment=environment, example="deploy/party.example.toml"
     )
-
-
-def parse_party_settings(
-    text: str, where: str = "settings", folder: Path | None = None, environment: Mapping[str, str] | None = None
-) -> PartySettings:
-    """Read settings from the text of a TOML file; relative paths start at `folder`."""
-    return parse_settings(PartySettings, text, where, folder, prefix=PREFIX, environment=environment)

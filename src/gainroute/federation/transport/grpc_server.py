@@ -22,6 +22,7 @@ from gainroute.federation.transport.wire import failure
 __all__ = ["SERVICE", "GrpcServer", "RequestHandler", "ServerOptions"]
 
 SERVICE = "gainroute.party.v1.Party"
+MAX_CALLS = 256  # served at once, over all coordinators
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +37,12 @@ class ServerOptions:
         Longest message received or sent.
     max_in_flight
         Requests per stream that are processed at once. The stream is not read further until one of them is done.
-    max_streams
-        Calls served at once, over all coordinators.
     reflection
         Whether the gRPC reflection service is offered.
     """
 
     max_message_bytes: int = 16 << 20
     max_in_flight: int = 256
-    max_streams: int = 256
     reflection: bool = False
 
 
@@ -266,7 +264,7 @@ class GrpcServer:
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
             ],
-            maximum_concurrent_rpcs=options.max_streams,
+            maximum_concurrent_rpcs=MAX_CALLS,
         )
         party_pb2_grpc.add_PartyServicer_to_server(self._servicer, self._server)
         if self._training is not None:

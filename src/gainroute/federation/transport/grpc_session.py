@@ -41,8 +41,6 @@ class ClientOptions:
         Age at which a connection is replaced without interruption, so that both sides check certificates again.
     look_seconds
         Interval at which the certificate files are checked for changes.
-    http_proxy
-        Whether the environment variables http_proxy and https_proxy apply.
     """
 
     connect_timeout: float = 5.0
@@ -51,7 +49,6 @@ class ClientOptions:
     longest_backoff: float = 2.0
     refresh_seconds: float = 3600.0
     look_seconds: float = 10.0
-    http_proxy: bool = False
 
 
 def rpc_error(party: str, code: Any, details: str) -> PartyError:
@@ -83,7 +80,7 @@ def open_channel(party: str, address: str, credentials: grpc.ChannelCredentials,
             ("grpc.ssl_target_name_override", Identity("party", party).dns),
             ("grpc.default_authority", Identity("party", party).dns),
             ("grpc.use_local_subchannel_pool", 1),  # a new attempt is a new connection, with the current files
-            ("grpc.enable_http_proxy", int(options.http_proxy)),
+            ("grpc.enable_http_proxy", 0),
             ("grpc.max_receive_message_length", options.max_message_bytes),
             ("grpc.max_send_message_length", options.max_message_bytes),
             ("grpc.keepalive_time_ms", 20_000),
