@@ -296,13 +296,10 @@ def test_skewed_classes_are_noted_and_nothing_is_marked(folder: Path) -> None:
 
 
 def test_without_matplotlib_the_table_still_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gainroute.cli import plan as planning
-
-    monkeypatch.setattr(planning, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = run("plan", folder / "router.safetensors", folder / "holdout.npz")
     assert done.exit_code == 0
-    assert "pip install 'gainroute[plots]'" in done.stdout
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert "pip install 'gainroute[plots]', or in a checkout pip install '.[plots]'" in done.stdout
     args = ("plan", folder / "router.safetensors", folder / "holdout.npz", "--figure", folder / "x.png")
     assert "gainroute[plots]" in refused(*args)
 
@@ -373,7 +370,8 @@ def test_compare_runs_every_router_and_one_of_the_user_s(folder: Path, monkeypat
     result = parsed("compare", "calib.npz", "--router", "mine_cli:Mine", "--folds", "2", "--budgets", "0.1,0.5")
     names = [row["name"] for row in result["routers"]]
     assert names[-2:] == ["mine_cli:Mine", "oracle (needs labels)"]
-    assert len(names) == 8
+    assert names[0] == "ours (routing only)"
+    assert len(names) == 9
     assert len(result["routers"][0]["interval"]) == 2
     assert "the module mine_cli has no Yours" in refused("compare", "calib.npz", "--router", "mine_cli:Yours")
     assert "derived from gainroute.Router" in refused("compare", "calib.npz", "--router", "mine_cli:nothing")

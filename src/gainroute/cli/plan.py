@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from gainroute.cli import _options as opt
 from gainroute.cli._command import notes
 from gainroute.cli._loading import as_columns, class_names, folder_of, for_router, read_data, strong_columns
 from gainroute.cli._output import budget_text, percent, print_json, print_table, table
-from gainroute.errors import SettingError
+from gainroute.errors import MissingExtraError, SettingError
 from gainroute.evaluation.plan import BUDGETS, Plan, PlanPoint, plan_budgets
 from gainroute.routing.router import Router
 
@@ -145,10 +144,10 @@ def _draw(made: Plan, asked: Path | None, default: Path | None, source: str) -> 
         return str(asked), ""
     if default is None:
         return None, ""
-    if find_spec("matplotlib") is None:
-        return None, "not drawn; pip install 'gainroute[plots]' for one"
     try:
         draw_plan(made, default, title)
+    except MissingExtraError as error:
+        return None, f"not drawn: {error}"
     except OSError as error:
         return None, f"not drawn ({error}); choose a place with --figure"
     return str(default), ""

@@ -45,6 +45,7 @@ Candidate = Callable[[], Router]
 
 REFERENCE = "confidence"
 ORACLE = "oracle (needs labels)"
+DEFAULT = "ours (routing only)"
 
 
 def load_router(spec: str) -> type[Router]:
@@ -106,11 +107,12 @@ class Comparison:
 def candidates(utility: ArrayLike | None = None) -> dict[str, Candidate]:
     """Routers of the package that need no special training of the parties, by name.
 
-    All of them keep the answers of both routes as they are, so that only the routing is compared; the default, which
-    also changes the answers, is not among them. The second one has λ and ε chosen by cross-validation and the
-    reliabilities of rare classes shrunk.
+    All of them keep the answers of both routes as they are, so that only the routing is compared: the first is the
+    score of `ExpectedGainRouter()` without its answers. The tuned one is the paper's with λ and ε chosen by
+    cross-validation and the reliabilities of rare classes shrunk.
     """
     return {
+        DEFAULT: lambda: ExpectedGainRouter(utility=utility, blend="none"),
         "expected-gain (paper)": lambda: ExpectedGainRouter.paper(utility=utility),
         "expected-gain (tuned)": lambda: ExpectedGainRouter.paper(
             lam="cv", shrinkage="empirical-bayes", utility=utility
@@ -190,6 +192,7 @@ def compare_routers(
         fitted_on = np.setdiff1d(np.arange(n), fold)
         for name, build in named.items():
             router = build()
+            answers = local.mean(axis=0).argmax(axis=1) if own is None and name == DEFAULT else own
             # τ does not matter at equal rates: the rule without folds of its own is the fastest.
             router.threshold = "calibration"
             with warnings.catch_warnings():
@@ -198,11 +201,11 @@ def compare_routers(
                     local[:, fitted_on],
                     truth[fitted_on],
                     strong[fitted_on],
-                    weak_prediction=None if own is None else own[fitted_on],
+                    weak_prediction=None if answers is None else answers[fitted_on],
                     sample_weight=weight[fitted_on],
                     check_class_order=False,  # all samples were checked together
                 )
-            decision = router.route(local[:, fold], weak_prediction=None if own is None else own[fold])
+            decision = router.route(local[:, fold], weak_prediction=None if answers is None else answers[fold])
             scores[name][fold] = decision.score
             if name == REFERENCE:
                 weak[fold] = decision.weak_prediction
