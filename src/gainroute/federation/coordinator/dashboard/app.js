@@ -220,7 +220,7 @@ function showBudget(status) {
 function advice({ samples, recommended }) {
   return recommended === null
     ? `Too few to say: ${count(samples)} calibration samples do not show that any budget is more accurate than 0 %.`
-    : `${short(recommended)} is the smallest budget within one standard error of the best (${count(samples)} calibration samples).`;
+    : `${short(Math.ceil(100 * recommended) / 100)} is the smallest budget within one standard error of the best (${count(samples)} calibration samples).`;
 }
 
 function choose() {

@@ -103,7 +103,8 @@ function explained(d) {
   add("Answer given: ", bold(d.class ?? "–"), d.truth === null ? "." : d.right ? "; correct ✓" : d.right === null ? `; the true label is ${d.true_class}` : `; the true label is ${d.true_class} ✕`);
   const parts = [steps];
   if (d.note) parts.push(el("p", { class: "banner" }, `Note: ${d.note}.`));
-  parts.push(el("h3", {}, "Class by class"), bill(d), said(d));
+  if (d.classes.some((c) => c.pooled !== null)) parts.push(el("h3", {}, "Class by class"), bill(d));
+  parts.push(said(d));
   const facts = `${clock(d.time)} · ${count(d.bytes)} bytes · ${withUnit(d.latency_ms)} · decision ${d.decision_id}`;
   parts.push(el("p", { class: "small" }, facts));
   return parts;
