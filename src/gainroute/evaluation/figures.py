@@ -128,8 +128,7 @@ def draw_reliability(
                 axes.set_title(f"{name}\nECE {100 * diagram.ece:.1f} %", fontsize=9.5)
                 axes.set_xlabel("confidence" if i == len(rows) - 1 else "")
             grid[i][0].set_ylabel(f"accuracy\n({part})" if len(rows) > 1 else "accuracy")
-        handles, names = grid[0][0].get_legend_handles_labels()
-        _legend_below(figure, handles, names)
+        _legend_below(figure, *grid[0][0].get_legend_handles_labels())
         return figure
 
 
@@ -165,8 +164,7 @@ def draw_differences(
         column[-1].set_xticks(np.arange(len(labels)), labels)
         column[-1].set_xlim(-0.5, len(labels) - 0.5)
         column[-1].set_xlabel("escalation rate")
-        handles, names = column[0].get_legend_handles_labels()
-        _legend_below(figure, handles, names)
+        _legend_below(figure, *column[0].get_legend_handles_labels())
         return figure
 
 

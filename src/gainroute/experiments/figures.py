@@ -59,30 +59,26 @@ def draw_figures(study: Study, summary: Mapping[str, Any], external: Sequence[st
     def title(regime: int) -> str:
         return regime_title(str(regime), summary)
 
+    def panel(names: Sequence[str], regime: int, measure: str) -> Panel:
+        return rate_panel(lines_of(study, names, regime, measure), measure, title(regime))
+
     compared = [*COMPARED[:1], *external, *COMPARED[1:]]
     ablation = [*ABLATION, REFERENCE]
     figures = {
-        "tradeoff": draw_grid(
-            [[rate_panel(lines_of(study, compared, r, m), m, title(r)) for m in MEASURES] for r in study.regimes]
-        ),
+        "tradeoff": draw_grid([[panel(compared, r, m) for m in MEASURES] for r in study.regimes]),
         "ablation": draw_grid(
             [[Panel(_above_chance(study, ablation, r), "points above random", title=title(r)) for r in study.regimes]]
         ),
     }
     defer = [name for name in study.scores if name.startswith("defer") and name.count(" ") == 1]
     if defer:
-        names = [ANALYTICAL, *defer]
-        figures["defer"] = draw_grid(
-            [[rate_panel(lines_of(study, names, r, m), m, title(r)) for m in MEASURES] for r in study.regimes]
-        )
+        figures["defer"] = draw_grid([[panel([ANALYTICAL, *defer], r, m) for m in MEASURES] for r in study.regimes])
     names = [ANALYTICAL, OURS, ROUTING_ONLY, *external, CALIBRATED, "learned gain", *defer]
     figures["reliability"] = draw_reliability({title(r): diagrams_of(study, r) for r in study.regimes})
     deployable = [name for name in (*compared, ROUTING_ONLY, *defer) if name not in (ORACLE, "random")]
     figures["bytes"] = draw_grid([[_bytes_panel(study, deployable, summary, r, title(r)) for r in study.regimes]])
     guided = [*GUIDED[:1], *external, *GUIDED[1:]]
-    figures["which"] = draw_grid(
-        [[rate_panel(lines_of(study, guided, r, "accuracy"), "accuracy", title(r)) for r in study.regimes]]
-    )
+    figures["which"] = draw_grid([[panel(guided, r, "accuracy") for r in study.regimes]])
     figures["differences"] = draw_differences(
         {title(r): _differences(summary, str(r), names) for r in study.regimes},
         [f"{100 * rate:g} %" for rate in summary["rates"] if 0 < rate < 1],

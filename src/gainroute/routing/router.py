@@ -302,14 +302,9 @@ class Router(Settings):
         return self._pipeline.answer(decision, strong, self._labels)
 
     def strong_answers(self, decision: Decision, strong_posterior: ArrayLike) -> LabelArray:
-        """The strong answer for every sample, escalated or not, blended with Round 1 if the router blends, (N,).
+        """The strong answer for every sample of a decision, escalated or not, from all their posteriors (N, K); (N,).
 
-        Parameters
-        ----------
-        decision
-            From `route`.
-        strong_posterior : (N, K)
-            Of all its samples.
+        It is blended with Round 1 if the router blends.
         """
         everything = dataclasses.replace(decision, escalate=np.ones(len(decision), dtype=bool))
         return self.answer(everything, strong_posterior).prediction

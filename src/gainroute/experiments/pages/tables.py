@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gainroute.evaluation.router_names import shown_name
 from gainroute.experiments.pages.text import Summary, Table, best_of, interval_at, percent, regime_title, spread
@@ -27,21 +26,28 @@ def _rate_names(summary: Summary, rates: Sequence[int]) -> list[str]:
     return [f"{100 * summary['rates'][i]:g} %" for i in rates]
 
 
-def accuracy_table(summary: Summary, regime: str, names: Sequence[str] | None = None) -> Table:
+def _between(summary: Summary) -> list[int]:
+    """Where the rates lie between never and always escalating."""
+    return [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
+
+
+def _cells(router: Summary, rates: Sequence[int], measure: str = "accuracy") -> list[str]:
+    return [spread(router[measure], i, len(router["seeds"])) for i in rates]
+
+
+def _means(routers: Sequence[Summary], rates: Sequence[int], measure: str = "accuracy") -> list[list[float]]:
+    return [[router[measure]["mean"][i] for i in rates] for router in routers]
+
+
+def accuracy_table(summary: Summary, regime: str) -> Table:
     """Accuracy of each router at each budget, the best marked; the oracle is never marked."""
-    routers = summary["regimes"][regime]["routers"]
-    shown = [name for name in (names or routers) if name in routers and (names or name not in ABLATION[1:3])]
-    rates = range(len(summary["rates"]))
-    values = [routers[name]["accuracy"]["mean"] for name in shown]
-    seeds = len(summary["seeds"])
-    marked = best_of(values, [name == ORACLE or len(routers[name]["seeds"]) < seeds for name in shown])
-    rows = tuple(
-        (shown_name(name), *(spread(routers[name]["accuracy"], i, len(routers[name]["seeds"])) for i in rates))
-        for name in shown
-    )
+    routers = {k: v for k, v in summary["regimes"][regime]["routers"].items() if k not in ABLATION[1:3]}
+    rates, seeds = range(len(summary["rates"])), len(summary["seeds"])
+    skipped = [name == ORACLE or len(router["seeds"]) < seeds for name, router in routers.items()]
+    marked = best_of(_means(list(routers.values()), rates), skipped)
     return Table(
         ("budget", *_rate_names(summary, rates)),
-        rows,
+        tuple((shown_name(name), *_cells(router, rates)) for name, router in routers.items()),
         "Accuracy in %, the best router at each budget marked"
         + (f"; mean ± standard deviation over {seeds} seeds" if seeds > 1 else "")
         + ".",
@@ -91,10 +97,8 @@ def difference_table(summary: Summary, regime: str, budgets: Sequence[float] = (
         if name in ABLATION[1:3]:  # in the ablation table
             continue
         row = [shown_name(name)]
-        for i in rates:
-            row.append(spread(router["accuracy"], i, len(router["seeds"])))
-            apart = router["minus_confidence"]
-            row.append("–" if name == REFERENCE else interval_at(apart, i))
+        for i, cell in zip(rates, _cells(router, rates), strict=True):
+            row += [cell, "–" if name == REFERENCE else interval_at(router["minus_confidence"], i)]
         rows.append((*row, f"{router['oracle_share']['mean']:.2f}"))
     return Table(
         (*header, "oracle share"),
@@ -106,16 +110,15 @@ def difference_table(summary: Summary, regime: str, budgets: Sequence[float] = (
 
 def analytical_table(summary: Summary, regime: str) -> Table:
     """Every router minus expected gain, paired, at each budget between the endpoints."""
-    routers = summary["regimes"][regime]["routers"]
-    rates = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
-    rows = []
-    for name, router in routers.items():
-        if name not in (ANALYTICAL, ORACLE, "random"):
-            apart = router["minus_analytical"]
-            rows.append((shown_name(name), *(interval_at(apart, i) for i in rates)))
+    rates = _between(summary)
+    rows = tuple(
+        (shown_name(name), *(interval_at(router["minus_analytical"], i) for i in rates))
+        for name, router in summary["regimes"][regime]["routers"].items()
+        if name not in (ANALYTICAL, ORACLE, "random")
+    )
     return Table(
         ("minus expected gain, at", *_rate_names(summary, rates)),
-        tuple(rows),
+        rows,
         "Points of accuracy, paired, with 95 % intervals: below zero, expected gain is ahead.",
     )
 
@@ -162,16 +165,13 @@ def defer_table(summary: Summary, regime: str) -> Table:
     routers = summary["regimes"][regime]["routers"]
     names = [name for name in routers if name == ANALYTICAL or name.startswith("defer")]
     rates = [i for i, rate in enumerate(summary["rates"]) if rate != 0.1]
+    partial = [len(routers[name]["seeds"]) < len(summary["seeds"]) for name in names]
     rows: list[tuple[str, ...]] = []
     best: list[tuple[bool, ...]] = []
     for measure, word in (("accuracy", "Acc."), ("precision", "EP"), ("neutral", "NE")):
-        values = [[routers[name][measure]["mean"][i] for i in rates] for name in names]
-        partial = [len(routers[name]["seeds"]) < len(summary["seeds"]) for name in names]
-        marked = best_of(values, partial, lowest=measure == "neutral")
-        for name, row in zip(names, marked, strict=True):
-            stated = routers[name]
-            rows.append((name, word, *(spread(stated[measure], i, len(stated["seeds"])) for i in rates)))
-            best.append((False, False, *row))
+        values = _means([routers[name] for name in names], rates, measure)
+        rows += [(name, word, *_cells(routers[name], rates, measure)) for name in names]
+        best += [(False, False, *row) for row in best_of(values, partial, lowest=measure == "neutral")]
     return Table(
         ("router", "", *_rate_names(summary, rates)),
         tuple(rows),
@@ -185,20 +185,15 @@ def ablation_table(summary: Summary, regime: str) -> Table:
     """The expected-gain score with each calibrator, and 1 − m[ŷ], which leaves reliability out."""
     routers = summary["regimes"][regime]["routers"]
     kinds = ("Dirichlet (the paper's)", "temperature", "none", "Dirichlet, 1 − m[ŷ] alone")
-    words = dict(zip(ABLATION, kinds, strict=True))
-    rates = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
-    values = [[routers[name]["accuracy"]["mean"][i] for i in rates] for name in ABLATION]
-    rows = []
-    for name in ABLATION:
-        router = routers[name]
-        cells = [spread(router["accuracy"], i, len(router["seeds"])) for i in rates]
-        rows.append((words[name], *cells, f"{router['oracle_share']['mean']:.3f}"))
+    rates, compared = _between(summary), [routers[name] for name in ABLATION]
+    shares = [f"{router['oracle_share']['mean']:.3f}" for router in compared]
+    marked = best_of(_means(compared, rates), [False] * len(compared))
     return Table(
         ("calibration", *_rate_names(summary, rates), "oracle share"),
-        tuple(rows),
+        tuple((kind, *_cells(r, rates), share) for kind, r, share in zip(kinds, compared, shares, strict=True)),
         "Accuracy in % of expected gain by calibrator.",
-        main=(words[ANALYTICAL],),
-        best=tuple((False, *row, False) for row in best_of(values, [False] * len(values))),
+        main=kinds[:1],
+        best=tuple((False, *row, False) for row in marked),
     )
 
 
@@ -207,14 +202,9 @@ def calibration_table(summary: Summary) -> Table:
     rows = []
     for regime, found in summary["regimes"].items():
         for name, stated in found["calibration"].items():
-            rows.append(
-                (
-                    regime_title(regime, summary),
-                    name,
-                    percent(stated["ece"]["mean"]) + _std(stated["ece"]["std"], 100, 1),
-                    f"{stated['nll']['mean']:.3f}" + _std(stated["nll"]["std"], 1, 3),
-                )
-            )
+            ece = percent(stated["ece"]["mean"]) + _std(stated["ece"]["std"], 100, 1)
+            nll = f"{stated['nll']['mean']:.3f}" + _std(stated["nll"]["std"], 1, 3)
+            rows.append((regime_title(regime, summary), name, ece, nll))
     return Table(("test part", "calibration", "ECE %", "NLL"), tuple(rows), "Lower is better.", main=())
 
 
@@ -241,24 +231,19 @@ def deployed_table(summary: Summary, names: Sequence[str] = (ANALYTICAL, OURS, R
     return Table(header, tuple(rows), main=())
 
 
-def bytes_table(summary: Mapping[str, Any], regime: str) -> Table:
+def bytes_table(summary: Summary, regime: str) -> Table:
     """Accuracy of every deployable router, and of partial escalation, for the same bytes per sample."""
-    routers, seeds = summary["regimes"][regime]["routers"], len(summary["seeds"])
-    shown = [name for name in routers if name not in (ORACLE, "random", *ABLATION[1:3])]
-    stated = {name: routers[name]["accuracy"] for name in shown}
-    counts = {name: len(routers[name]["seeds"]) for name in shown}
+    left_out = (ORACLE, "random", *ABLATION[1:3])
+    routers = {k: v for k, v in summary["regimes"][regime]["routers"].items() if k not in left_out}
     if summary.get("partial"):
-        stated["partial escalation"], counts["partial escalation"] = summary["partial"][regime]["accuracy"], seeds
-    at = [i for i, rate in enumerate(summary["rates"]) if 0 < rate < 1]
-    rows = tuple(
-        (shown_name(name), *(spread(accuracy, i, counts[name]) for i in at)) for name, accuracy in stated.items()
-    )
+        routers["partial escalation"] = {**summary["partial"][regime], "seeds": summary["seeds"]}
+    at = _between(summary)
     header = ("router", *(f"{summary['bytes'][i]:,.0f} bytes ({100 * summary['rates'][i]:g} %)" for i in at))
-    values = [[accuracy["mean"][i] for i in at] for accuracy in stated.values()]
-    marked = best_of(values, [counts[name] < seeds for name in stated])
+    skipped = [len(router["seeds"]) < len(summary["seeds"]) for router in routers.values()]
+    marked = best_of(_means(list(routers.values()), at), skipped)
     return Table(
         header,
-        rows,
+        tuple((shown_name(name), *_cells(router, at)) for name, router in routers.items()),
         "Accuracy in % for the same payload bytes per sample, both rounds, in float32; in brackets, the escalation "
         "rate at which asking every party costs as much. Partial escalation asks the parties whose embeddings are "
         "worth their bytes, by our default's score; where it asks all, the strong route answers alone.",
