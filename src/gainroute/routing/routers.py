@@ -92,14 +92,8 @@ class CalibratingRouter(Router):
         self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
     ) -> Calibrator:
         """Fit the calibrator that `calibration` names or is."""
-        stage = _stage(
-            self.calibration,
-            CALIBRATORS,
-            {
-                "dirichlet": DirichletCalibration(self.lam, self.eps),
-                "temperature": TemperatureCalibration(self._floor),
-            },
-        )
+        dirichlet, temperature = DirichletCalibration(self.lam, self.eps), TemperatureCalibration(self._floor)
+        stage = _stage(self.calibration, CALIBRATORS, {"dirichlet": dirichlet, "temperature": temperature})
         refit = getattr(stage, "refit", None)
         if start is None or refit is None:
             return stage.fit(pooled, labels, weight)  # type: ignore[no-any-return]
@@ -346,17 +340,9 @@ class LearnedGainRouter(Router):
 
     def fit_score(self, calibration: CalibrationSet) -> Score:
         """Train the network."""
-        return fit_learned_gain(
-            calibration.round_one,
-            calibration.gain,
-            calibration.sample_weight,
-            hidden=self.hidden,
-            epochs=self.epochs,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            patience=self.patience,
-            seed=self.seed,
-        )
+        names = ("hidden", "epochs", "learning_rate", "weight_decay", "patience", "seed")
+        training: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return fit_learned_gain(calibration.round_one, calibration.gain, calibration.sample_weight, **training)
 
 
 class DeferRouter(Router):
