@@ -79,6 +79,15 @@ def test_every_kind_of_router_can_be_refitted(make):
     assert 0.03 < new.route(world(2000, 2, 4, 4).local).escalate.mean() < 0.35
 
 
+def test_out_of_fold_scores_are_carried_over_to_the_scale_of_the_refitted_router():
+    log = logged(world(1500, 2, 4, 3))
+    new = recalibrate(OLD, log)
+    score = new.route(log.local_posteriors).score
+    found = new.threshold_scores_.score
+    assert score.min() <= found.min()
+    assert found.max() <= score.max()
+
+
 def test_a_refitted_router_can_be_saved_and_loaded(tmp_path):
     new = recalibrate(OLD, logged(world(1500, 2, 4, 3)))
     gr.save(new, tmp_path / "new.safetensors")

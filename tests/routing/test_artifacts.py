@@ -167,6 +167,7 @@ def test_artifacts_of_earlier_versions_answer_as_they_did(name):
     """Written by version 0.1.0 with tests/artifacts/make.py and never changed since."""
     router = gr.load(COMMITTED / f"{name}-0.1.0.safetensors")
     expected = load_file(COMMITTED / f"{name}-0.1.0.expected.safetensors")
+    assert router.tied_share_ == 0
     decision = router.route(expected["local_posteriors"])
     np.testing.assert_allclose(decision.score, expected["score"], rtol=0, atol=1e-12)
     np.testing.assert_array_equal(decision.escalate, expected["escalate"])

@@ -124,6 +124,15 @@ def test_each_class_is_spread_over_the_folds_however_the_classes_are_numbered():
         np.testing.assert_array_equal(one, two)
 
 
+def test_rare_classes_are_drawn_together():
+    """Spread one by one, a fold would lack a sample of exactly those classes that it holds out."""
+    labels = np.arange(500) % 100
+    folds = stratified_folds(labels, 20)
+    assert sorted(np.concatenate(folds).tolist()) == list(range(500))
+    assert {len(rows) for rows in folds} == {25}
+    assert max(np.bincount(labels[rows]).max() for rows in folds) > 1
+
+
 @given(st.integers(0, 10**6), st.integers(2, 40), st.integers(1, 6))
 def test_ranks_are_carried_over_to_the_scores_at_these_ranks(seed, n, levels):
     """A rank lies between the weight below and the weight up to a score; at its own ranks a set is found again."""
@@ -154,6 +163,56 @@ def test_the_budget_holds_where_most_samples_are_easy(budget):
     deviation = np.sqrt(budget * (1 - budget) * (1 / 200 + 1 / len(new)))
     assert abs(np.mean(rates) - budget) < 0.03
     assert np.abs(np.array(rates) - budget).max() < 3.5 * deviation
+
+
+def votes_of(local: np.ndarray) -> np.ndarray:
+    """Posteriors of parties that send only their answer."""
+    return np.eye(local.shape[2])[local.argmax(axis=2)]
+
+
+@pytest.mark.parametrize("budget", [0.1, 0.4, 0.6, 0.8])
+@pytest.mark.parametrize("router", [gr.ConfidenceRouter, gr.ExpectedGainRouter])
+def test_the_budget_holds_where_scores_tie(router, budget):
+    """All parties agree on most samples, so that most scores of the confidence router are equal."""
+    local, labels, strong = easy_digits()
+    votes, rates = votes_of(local), []
+    for split in range(3):
+        order = np.random.default_rng(split).permutation(len(labels))
+        fit, new = order[:400], order[400:]
+        made = router(budget).fit(votes[:, fit], labels[fit], strong_posterior=strong[fit])
+        assert made.expected_rate_[0] == pytest.approx(budget, abs=0.01)
+        rates.append(made.route(votes[:, new]).escalate.mean())
+    deviation = np.sqrt(budget * (1 - budget) * (1 / 400 + 1 / len(new)))
+    assert np.abs(np.array(rates) - budget).max() < 3.5 * deviation
+
+
+def test_a_tied_sample_alone_always_gets_the_same_decision(tmp_path):
+    local, labels, strong = easy_digits()
+    votes = votes_of(local)
+    router = gr.ConfidenceRouter(0.5).fit(votes, labels, strong.argmax(axis=1))
+    gr.save(router, tmp_path / "router.safetensors")
+    again = gr.load(tmp_path / "router.safetensors")
+    assert 0 < router.tied_share_ == again.tied_share_ < 1
+    np.testing.assert_array_equal(router.route(votes).escalate, again.route(votes).escalate)
+    tied = np.flatnonzero(router.route(votes).score == router.threshold_)
+    alone = [[r.route(votes[:, [i]]).escalate[0] for i in tied[:40]] for r in (router, again)]
+    assert alone[0] == alone[1]
+    assert 0 < sum(alone[0]) < 40
+    # Equal samples take turns.
+    equal = router.route(np.repeat(votes[:, tied[:1]], 100, axis=1)).escalate.mean()
+    assert equal == pytest.approx(router.tied_share_, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"threshold": "calibration"}, {"threshold": 1.0}, {"min_gain": 1.0}, {"threshold": "certified"}]
+)
+def test_only_cross_fitted_thresholds_escalate_ties(settings):
+    local, labels, strong = easy_digits()
+    votes = votes_of(local)
+    router = gr.ConfidenceRouter(0.5, **settings).fit(votes, labels, strong.argmax(axis=1))
+    decision = router.route(votes)
+    assert router.tied_share_ == 0
+    np.testing.assert_array_equal(decision.escalate, decision.score > router.threshold_)
 
 
 def test_ties_never_overshoot():

@@ -9,17 +9,18 @@ below the threshold, and nothing can be learned there.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 
 from gainroute.control.logged_decisions import LoggedDecisions, Rows, check_enough, checked
 from gainroute.errors import GainrouteWarning
-from gainroute.routing.calibrate import folds_of, unseen_classes, warn_unseen
-from gainroute.routing.pipeline import Pipeline, Stages, fit_pipeline
+from gainroute.routing.calibrate import stratified_folds, unseen_classes, warn_unseen
+from gainroute.routing.pipeline import Pipeline, Stages, fit_pipeline, out_of_fold
 from gainroute.routing.reliability import estimate_confusion
 from gainroute.routing.router import Router
 from gainroute.routing.samples import Samples
-from gainroute.routing.types import FloatArray, IntArray, ThresholdScores
+from gainroute.routing.types import FloatArray, IntArray, RoundOne, ThresholdScores
 
 __all__ = ["recalibrate"]
 
@@ -119,19 +120,18 @@ def _scores(
     stages: Stages, router: Router, rows: Rows, prior: float, pipeline: Pipeline
 ) -> tuple[FloatArray, IntArray]:
     """Scores and weak answers for the threshold: out of fold, unless the rule is "calibration"."""
+    at = pipeline.round_one(rows.local, rows.weak)
     if router.threshold == "calibration":
-        at = pipeline.round_one(rows.local, rows.weak)
         return pipeline.scores(at), at.weak_prediction
-    n = len(rows.labels)
-    score, weak = np.empty(n), np.empty(n, dtype=np.int64)
-    for held_out in folds_of(n, router.folds, router.seed):
-        kept = np.ones(n, dtype=bool)
-        kept[held_out] = False
-        fitted = _fit(stages, router, rows.take(kept), prior, pipeline)
-        part = rows.take(held_out)
-        at = fitted.round_one(part.local, part.weak)
-        score[held_out], weak[held_out] = fitted.scores(at), at.weak_prediction
-    return score, weak
+
+    def fits() -> Iterator[tuple[IntArray, Pipeline, RoundOne]]:
+        for held_out in stratified_folds(rows.labels, router.folds, router.seed):
+            kept = rows.take(np.setdiff1d(np.arange(len(rows.labels)), held_out))
+            fitted = _fit(stages, router, kept, prior, pipeline)
+            yield held_out, fitted, fitted.round_one(kept.local, kept.weak)
+
+    samples = Samples(rows.local, rows.labels, rows.strong, rows.weak, rows.weight)
+    return out_of_fold(fits(), samples, pipeline.scores(at), router.seed)
 
 
 def _confusion(router: Router, rows: Rows, prior: float) -> FloatArray:

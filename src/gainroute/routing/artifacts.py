@@ -90,6 +90,7 @@ def save(router: Router, path: str | os.PathLike[str], *, provenance: Provenance
     name, packages = _router_name(router)
     pipeline = router._pipeline
     tensors: Tensors = {"threshold": np.array(router.threshold_), "confusion": router.confusion_}
+    tensors["tied_share"] = np.array(router.tied_share_)
     _flatten("threshold_scores", router.threshold_scores_, tensors)
     parts: dict[str, Any] = {
         "pool": pipeline.pool,
@@ -256,6 +257,7 @@ def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
         own_weak_prediction=metadata["own_weak_prediction"],
         provenance=Provenance(metadata["models"], metadata["codec"]),
         threshold=float(tensors["threshold"]),
+        tied_share=float(tensors.get("tied_share", 0.0)),
     )
     return router
 

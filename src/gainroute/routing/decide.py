@@ -25,10 +25,12 @@ __all__ = [
     "certified_threshold",
     "check_rule",
     "escalate",
+    "escalate_ties",
     "ranks_among",
     "rate_above",
     "rate_interval",
     "scores_at_ranks",
+    "uniform_of",
 ]
 
 ThresholdRule = Literal["calibration", "cross-fitted", "certified"]
@@ -45,6 +47,31 @@ def escalate(score: FloatArray, threshold: float) -> BoolArray:
     if threshold == -math.inf:
         return ~np.isnan(score)
     return score > threshold
+
+
+def uniform_of(rows: FloatArray, seed: int) -> FloatArray:
+    """A hash of each row, (N, C), as a number that is uniform in [0, 1)."""
+    bits = np.ascontiguousarray(rows, dtype=np.float64).view(np.uint64)
+    odd = np.random.default_rng(seed).integers(2**63, size=bits.shape[1], dtype=np.uint64) * 2 + 1
+    mixed = (bits * odd).sum(axis=1, dtype=np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    uniform: FloatArray = (mixed >> np.uint64(11)) * 2.0**-53
+    return uniform
+
+
+def escalate_ties(local: FloatArray, share: float, seed: int) -> BoolArray:
+    """Which samples whose score is τ itself to escalate: a share of them, by a hash of their posteriors, (M, N, K).
+
+    A sample alone always gets the same decision. Equal samples in one call take turns.
+    """
+    parties, n, columns = local.shape
+    drawn = uniform_of(local.transpose(1, 0, 2).reshape(n, parties * columns), seed)
+    order = np.argsort(drawn, kind="stable")
+    turn = np.empty(len(drawn), dtype=np.int64)
+    turn[order] = np.arange(len(drawn)) - np.searchsorted(drawn[order], drawn[order])
+    # Multiples of the golden ratio, modulo 1, are spread as evenly as any sequence.
+    return (drawn + turn * 0.6180339887498949) % 1 < share
 
 
 def check_rule(threshold: Any) -> ThresholdRule | float | OwnRule:
@@ -100,6 +127,15 @@ class Threshold:
         if isinstance(self.rule, (int, float)):
             return self._at_least_min_gain(self.rule)
         return self.find(scores, budget)
+
+    def tied_share(self, scores: ThresholdScores, threshold: float, budget: float) -> float:
+        """Share of the samples whose score is τ itself to escalate, so that the rate is B where scores tie."""
+        tied = scores.score == threshold
+        floored = self.min_gain is not None and threshold <= self.min_gain
+        if self.rule != "cross-fitted" or floored or np.count_nonzero(tied) < 2:
+            return 0.0
+        short = budget * scores.weight.sum() - scores.weight[scores.score > threshold].sum()
+        return float(np.clip(short / scores.weight[tied].sum(), 0, 1))
 
     def _at_least_min_gain(self, threshold: float) -> float:
         return threshold if self.min_gain is None else max(threshold, self.min_gain)

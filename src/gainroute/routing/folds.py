@@ -19,9 +19,14 @@ def folds_of(samples: int, folds: int, seed: int = 0) -> list[IntArray]:
 
 
 def stratified_folds(labels: IntArray, folds: int, seed: int = 0) -> list[IntArray]:
-    """Held-out rows of each fold, with each class spread evenly over the folds, however the classes are numbered."""
+    """Held-out rows of each fold, with each class spread evenly over the folds, however the classes are numbered.
+
+    Classes with fewer samples than half the folds are drawn together. Spread one by one, each fold would lack a sample
+    of just those rare classes that it holds out, and of no other.
+    """
     order = np.random.default_rng(seed).permutation(len(labels))
-    _, first, group = np.unique(labels[order], return_index=True, return_inverse=True)
+    _, first, group, count = np.unique(labels[order], return_index=True, return_inverse=True, return_counts=True)
+    first[2 * count < folds] = len(labels)
     order = order[np.argsort(first[group], kind="stable")]
     return [np.sort(order[i::folds]) for i in range(min(folds, len(labels)))]
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from gainroute.routing.types import (
     ThresholdScores,
 )
 
-__all__ = ["Pipeline", "Stages", "cross_fit", "fit_pipeline", "fit_stages"]
+__all__ = ["Pipeline", "Stages", "cross_fit", "fit_pipeline", "fit_stages", "out_of_fold"]
 
 
 class FitCalibrator(Protocol):
@@ -141,7 +141,8 @@ def fit_stages(stages: Stages, samples: Samples, progress: Progress | None = Non
         round_one = pipeline.round_one(scored.local, scored.weak_prediction)
     score, weak = pipeline.scores(round_one), round_one.weak_prediction
     if stages.threshold.cross_fits:
-        score, weak = _out_of_fold(stages, scored, pipeline, score, steps)
+        fits = cross_fit(stages, scored, pipeline)
+        score, weak = out_of_fold(fits, scored, score, stages.threshold.seed, steps)
     warn_unseen(unseen_classes(fitted_on.labels, len(pipeline.answer.confusion), fitted_on.weight))
     right = weak == scored.labels, scored.strong_prediction == scored.labels
     return pipeline, ThresholdScores(score, scored.weight, *right)
@@ -201,19 +202,23 @@ def cross_fit(stages: Stages, samples: Samples, warm_start: Pipeline) -> Iterato
         yield held_out, *fit_pipeline(stages, samples.take(kept), warm_start=warm_start)
 
 
-def _out_of_fold(
-    stages: Stages, samples: Samples, pipeline: Pipeline, in_sample: FloatArray, progress: Progress
+def out_of_fold(
+    fits: Iterable[tuple[IntArray, Pipeline, RoundOne]],
+    samples: Samples,
+    in_sample: FloatArray,
+    seed: int,
+    progress: Progress | None = None,
 ) -> tuple[FloatArray, IntArray]:
-    """Scores (N,) on the scale of `pipeline`, and weak answers (N,), of all samples, each by a fit without it.
+    """Scores (N,) on the scale of `in_sample`, and weak answers (N,), of all samples, each by a fit without it.
 
     Scores of two fits differ by an offset that is small, but not small against the distance between scores where most
     samples are easy: a threshold read off out-of-fold scores then falls on the wrong side of the crowd. So a score is
     carried over by its rank: among the scores of the fold's own fit, and from there to the score at this rank in
-    `pipeline`, whose scores are `in_sample`. Within ties the rank is random.
+    `in_sample`, the scores of the final fit. Within ties the rank is random. The `fits` are as from `cross_fit`.
     """
     score, weak_prediction = np.empty(len(samples)), np.empty(len(samples), dtype=np.int64)
-    draw = np.random.default_rng(stages.threshold.seed)
-    for held_out, fitted, others in cross_fit(stages, samples, pipeline):
+    draw = np.random.default_rng(seed)
+    for held_out, fitted, others in fits:
         part = samples.take(held_out)
         round_one = fitted.round_one(part.local, part.weak_prediction)
         found = fitted.scores(round_one)
@@ -221,5 +226,6 @@ def _out_of_fold(
             rank = ranks_among(fitted.scores(others), found, np.delete(samples.weight, held_out), draw)
             found = scores_at_ranks(in_sample, rank, samples.weight)
         score[held_out], weak_prediction[held_out] = found, round_one.weak_prediction
-        progress.advance("folds")
+        if progress is not None:
+            progress.advance("folds")
     return score, weak_prediction

@@ -26,6 +26,7 @@ from gainroute.routing.decide import (
     ThresholdRule,
     check_rule,
     escalate,
+    escalate_ties,
     rate_above,
     rate_interval,
 )
@@ -90,6 +91,9 @@ class Router(Settings):
     ----------
     threshold_
         τ.
+    tied_share_
+        Share of the samples with a score of exactly τ that are escalated, so that the rate is B where scores tie; 0
+        with another rule than "cross-fitted", and for routers from files that do not hold it.
     threshold_scores_
         The scores from which τ was computed, each with whether the weak and the strong answer were right.
     n_parties_, n_classes_
@@ -273,6 +277,9 @@ class Router(Settings):
                     checked,
                 )
         escalated, incomplete = escalate(score, self.threshold_), np.zeros(n, dtype=bool)
+        if self.tied_share_:
+            tied = np.flatnonzero(score == self.threshold_)
+            escalated[tied] = escalate_ties(local[:, tied], self.tied_share_, self.seed)
         if mask is not None:
             incomplete = np.logical_not(np.all(mask, axis=0))
             escalated &= ~incomplete
@@ -346,6 +353,7 @@ class Router(Settings):
             return rate, rate, rate
         scores = self.threshold_scores_
         rate = rate_above(scores.score, self.threshold_, scores.weight)
+        rate += self.tied_share_ * float(np.average(scores.score == self.threshold_, weights=scores.weight))
         effective = float(scores.weight.sum() ** 2 / np.square(scores.weight).sum())
         return rate, *rate_interval(rate * effective, effective)
 
@@ -361,6 +369,7 @@ class Router(Settings):
         own_weak_prediction: bool,
         provenance: Provenance,
         threshold: float | None = None,
+        tied_share: float = 0.0,
     ) -> None:
         """Set everything that was fitted at once: a router is fitted or it is not."""
         self._pipeline = pipeline
@@ -370,7 +379,11 @@ class Router(Settings):
         self.n_classes_ = classes
         self.own_weak_prediction_ = own_weak_prediction
         self.provenance_ = provenance
-        self.threshold_ = self.stages().threshold.first(scores, self.budget) if threshold is None else threshold
+        if threshold is None:
+            rule = self.stages().threshold
+            threshold = rule.first(scores, self.budget)
+            tied_share = rule.tied_share(scores, threshold, self.budget)
+        self.threshold_, self.tied_share_ = threshold, tied_share
 
     def _route_block(
         self, local: FloatArray, weak: IntArray | None, present: BoolArray | None, checked: bool

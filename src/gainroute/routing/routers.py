@@ -12,7 +12,7 @@ from gainroute._util.registry import Registry
 from gainroute.errors import SettingError, ShapeError
 from gainroute.routing.answer import LOG_LINEAR_BLEND
 from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibration, TemperatureCalibration, check_choices
-from gainroute.routing.decide import OwnRule, ThresholdRule
+from gainroute.routing.decide import OwnRule, ThresholdRule, uniform_of
 from gainroute.routing.inputs import as_utility, one_of
 from gainroute.routing.learned_gain import fit_learned_gain
 from gainroute.routing.pipeline import Stages
@@ -382,10 +382,4 @@ class RandomRouter(Router):
 
     def score(self, round_one: RoundOne) -> FloatArray:
         """Score samples, (N,), uniformly in [0, 1)."""
-        bits = np.ascontiguousarray(round_one.pooled, dtype=np.float64).view(np.uint64)
-        odd = np.random.default_rng(self.seed).integers(2**63, size=bits.shape[1], dtype=np.uint64) * 2 + 1
-        mixed = (bits * odd).sum(axis=1, dtype=np.uint64)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        uniform: FloatArray = (mixed >> np.uint64(11)) * 2.0**-53
-        return uniform
+        return uniform_of(round_one.pooled, self.seed)

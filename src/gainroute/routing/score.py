@@ -129,7 +129,7 @@ class Explanation:
 
     def __str__(self) -> str:
         verdict = "escalate" if self.escalate else "keep"
-        relation = ">" if self.escalate else "≤"
+        relation = "=" if self.score == self.threshold else ">" if self.escalate else "≤"
         lines = [
             f"{verdict}: {self.score:+.4f} {relation} τ = {self.threshold:+.4f}; weak answer {self.weak_prediction}",
             f"{'class':>12} {'pooled':>8} {'calibrated':>11} {'reliability':>12} {'contribution':>13}",

@@ -105,6 +105,8 @@ class Deployment:
         # A copy: batches in flight keep the threshold they started with.
         router = copy.copy(self.router)
         router.threshold_ = max(point.threshold, -math.inf if self.protection is None else self.protection)
+        if router.threshold_ != self.router.threshold_:
+            router.tied_share_ = 0.0  # it belongs to the τ of the fit
         return replace(self, router=router, point=point, control=None)
 
     def protected(self, floor: float | None) -> Deployment:
