@@ -36,6 +36,13 @@ def party(
     check: Annotated[
         bool, typer.Option("--check", help="Load everything, print what would be served, and stop.")
     ] = False,
+    pseudonyms: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Print the pseudonyms of the real ids in FILE, one per line, and stop."),
+    ] = None,
+    federation: Annotated[
+        str | None, typer.Option(help="With --pseudonyms: its name, if the party is in several.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout when it listens.")] = False,
 ) -> None:
     """Serve one party: answer the coordinators in its settings with posteriors and embeddings, never with a view.
@@ -51,6 +58,16 @@ def party(
     settings = load_party_settings(config)
     if check:
         print_json(PartyNode(settings).summary())
+        return
+    if pseudonyms is not None:
+        from gainroute.federation.formation.pseudonyms import PseudonymTable
+
+        aligned = PseudonymTable.of_federation(settings.training.folder, federation)
+        found = aligned.pseudonyms_of(pseudonyms.read_bytes().splitlines())
+        if json:
+            print_json({"pseudonyms": found})
+        else:
+            typer.echo("\n".join(found))
         return
     run_party(settings, (lambda started: typer.echo(dumps(started))) if json else None)
 

@@ -123,7 +123,13 @@ class RunFolder:
         self.report = self.path / "report.html"
         self.work = self.path / "work"  # checkpoints, from which an interrupted run is resumed
 
-    def claim(self, fingerprint: str, *, overwrite: bool = False) -> None:
+    def claim(
+        self,
+        fingerprint: str,
+        *,
+        overwrite: bool = False,
+        remedy: str = "choose another folder, or replace it with --overwrite",
+    ) -> None:
         """Reserve the folder for the run of this fingerprint; raises DataError if it holds another one.
 
         The fingerprint is that of data and settings: the run with the same one is resumed. With `overwrite`, everything
@@ -133,10 +139,7 @@ class RunFolder:
         held = owner.read_text() if owner.is_file() else None
         if held != fingerprint and (self.exists() or held is not None):
             if not overwrite:
-                raise DataError(
-                    f"{self.path} holds another run, of other data or settings; choose another folder, or replace it "
-                    "with --overwrite"
-                )
+                raise DataError(f"{self.path} holds another run, of other data or settings; {remedy}")
             for file in (self.description, self.record, self.results, self.report):
                 file.unlink(missing_ok=True)
             for folder in (self.path / "parties", self.server.path, self.work):

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from gainroute._util.progress import Progress
-from gainroute.errors import InputError
+from gainroute.cli import app
+from gainroute.errors import DataError, InputError
 from gainroute.federation.formation.federate import Formation, read_status
 from gainroute.federation.formation.party_trainer import PartyTrainer
 from gainroute.federation.formation.plan import FederationSettings, FormationPlan, LabelSettings, PartyAddress
@@ -24,6 +26,7 @@ from gainroute.federation.pki.certificates import Identity
 from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.base import PartyRefusedError
 from gainroute.routing.artifacts import load
+from gainroute.training.prepare import split_rows
 from gainroute.training.run import train_run
 
 NAMES = ("lab", "ward", "clinic")
@@ -160,9 +163,52 @@ def test_private_labels_leave_the_holder_randomised_only_and_once(tmp_path):
     true = organisations.labels[[organisations.ids.tolist().index(name) for name in table.ids]]
     agreement = (split["labels"] == true[split["a"]]).mean()
     assert 0.6 < agreement < 0.95  # e² / (e² + 2) = 0.787 of 101 samples
+    drawn = np.load(tmp_path / "ward" / "training" / "trial" / "randomised-2-3.npz")
+    assert drawn["pseudonyms"].tolist() == list(table.pseudonyms)
+    *_, rows = split_rows(drawn["labels"], 0.3, 0.2, 0)
+    assert [part.tolist() for part in rows] == [split[name].tolist() for name in "abc"], "split by true labels"
     again = asyncio.run(asyncio.wait_for(formed(organisations, "v2", labels=labels), 300))
     assert again[0]._train_labels.tolist() == split["labels"].tolist()
     assert results["strong_accuracy"] > 0.6
+
+
+@pytest.mark.parametrize("labels", [LabelSettings(holder="w"), LabelSettings(holder="w", access="private", epsilon=3)])
+def test_a_holder_limits_epsilon_whatever_the_plan(tmp_path, labels):
+    settings = TrainingSettings(labels=tmp_path / "labels.npz", max_epsilon=2.0)
+    trainer = PartyTrainer("w", settings, tmp_path, lambda _: None)
+    trainer._federation, trainer._plan, trainer._label_access = "trial", FormationPlan(), labels
+    with pytest.raises(InputError, match=r"at most training.max_epsilon = 2"):
+        trainer.work("split", {}, [])
+
+
+def test_changed_settings_of_a_started_version_are_refused_with_the_remedy(tmp_path):
+    tls = Authority.create(tmp_path / "ca").issue(Identity("coordinator", "hub"), tmp_path)
+
+    def formation(**plan):
+        parties = tuple(PartyAddress(name=name, address="127.0.0.1:1") for name in NAMES)
+        more = {"labels": LabelSettings(holder="ward"), "training": FormationPlan(**plan)}
+        return Formation(FederationSettings(name="t", out=tmp_path, tls=tls, party=parties, **more), "v1", Progress())
+
+    formation()._claim()
+    with pytest.raises(DataError, match="start the next version with --again"):
+        formation(seed=1)._claim()
+
+
+def test_a_party_translates_real_ids(tmp_path):
+    names = tuple(f"{n:032x}" for n in range(3))
+    table = PseudonymTable(("anna", "ben", "zoë"), names, "f")
+    table.save(tmp_path / "training" / "trial" / "aligned.npz")
+    (tmp_path / "party.toml").write_text(
+        'name = "lab"\ncoordinators = ["hub"]\n[tls]\nca = "c"\ncertificate = "c"\nkey = "c"\n[source]\n'
+        'run = "models"\n[training]\ncoordinators = ["hub"]\nviews = "views.npz"\n'
+    )
+    (tmp_path / "ids.txt").write_text("zoë\nanna\n", encoding="utf-8")
+    words = ["party", "--config", str(tmp_path / "party.toml"), "--pseudonyms", str(tmp_path / "ids.txt")]
+    assert CliRunner().invoke(app, words).stdout.splitlines() == [names[2], names[0]]
+    assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout) == {"pseudonyms": [names[2], names[0]]}
+    table.save(tmp_path / "training" / "other" / "aligned.npz")
+    assert "in other, trial: name one" in CliRunner().invoke(app, words).output
+    assert CliRunner().invoke(app, [*words, "--federation", "trial"]).stdout.splitlines() == [names[2], names[0]]
 
 
 def test_a_coordinator_without_permission_does_not_train(tmp_path):

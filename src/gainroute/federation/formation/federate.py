@@ -136,10 +136,11 @@ class Formation:
     def _claim(self) -> None:
         settings = self.settings
         plan = repr((settings.name, self._names, settings.labels, settings.training))
-        self.run_folder.claim(hash_text(plan))
+        remedy = "restore federation.toml, or start the next version with --again"
+        self.run_folder.claim(hash_text(plan), remedy=remedy)
         if self._state_path.is_file():
             self._state = read_json(self._state_path)
-            if not self.run_folder.record.is_file():
+            if self.settings.labels.access != "private" and not self.run_folder.record.is_file():
                 self._state["done"].pop("calibrate", None)  # the report needs the answers
         self._status["stages"] = {stage: "done" if stage in self._state["done"] else "open" for stage in STAGES}
 

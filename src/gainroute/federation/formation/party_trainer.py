@@ -220,7 +220,12 @@ class PartyTrainer:
 
     def _own_labels(self) -> Array:
         """The labels of the aligned samples, in the order of their pseudonyms."""
-        settings = self._settings
+        settings, access = self._settings, self._label_access
+        if settings.max_epsilon is not None and not (access.epsilon or np.inf) <= settings.max_epsilon:
+            raise InputError(
+                f"the plan has labels.access = {access.access!r} with epsilon {access.epsilon}; this party allows "
+                f"'private' with at most training.max_epsilon = {settings.max_epsilon:g}"
+            )
         if settings.labels is None:
             raise DataError("this party has no labels: set training.labels in its settings")
         with _own_data():
@@ -235,7 +240,10 @@ class PartyTrainer:
 
     def _split(self, _: Mapping[str, Any], __: list[Array]) -> TaskAnswer:
         plan = self._plan
-        class_names, _codes, rows = split_rows(self._own_labels(), plan.test, plan.calibration, plan.seed)
+        class_names, codes, rows = split_rows(self._own_labels(), plan.test, plan.calibration, plan.seed)
+        if self._label_access.epsilon is not None:  # a split stratified by true labels would reveal them
+            drawn = self._randomised(codes, len(class_names), self._label_access.epsilon)
+            rows = split_rows(drawn, plan.test, plan.calibration, plan.seed)[2]
         return {"class_names": class_names}, rows
 
     def _labels(self, options: Mapping[str, Any], arrays: list[Array]) -> TaskAnswer:
@@ -329,7 +337,7 @@ class PartyTrainer:
         if done:
             saved = self._checkpoint(done).load()
             if saved is None or saved.epochs != done:
-                raise DataError(f"this party has no checkpoint of epoch {done}: start again with --restart")
+                raise DataError(f"this party has no checkpoint of epoch {done}: start the next version with --again")
             scatter(party.state(), saved.tensors)
         self._training = party
         return {}, []

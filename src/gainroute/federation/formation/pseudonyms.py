@@ -14,7 +14,7 @@ from typing import Any
 
 from gainroute._util.arrays import shown
 from gainroute._util.files import write_bytes, write_npz
-from gainroute.errors import DataError, InputError
+from gainroute.errors import DataError, InputError, SettingError
 from gainroute.io.ids import id_texts, rows_by_id
 from gainroute.io.preprocess import Raw
 from gainroute.io.tables import read_table
@@ -144,6 +144,19 @@ class PseudonymTable:
         if len(ids) != len(pseudonyms):
             raise DataError(f"{path}: {len(ids):,} ids and {len(pseudonyms):,} pseudonyms; align again")
         return cls(tuple(ids), tuple(pseudonyms), str(file.array("fingerprint")))
+
+    @classmethod
+    def of_federation(cls, folder: Path, name: str | None = None) -> PseudonymTable:
+        """Read a party's table of one federation, from the folder in its settings `training.folder`.
+
+        The name may be omitted if the party is in one federation only.
+        """
+        aligned = sorted(path.parent.name for path in folder.glob("*/aligned.npz"))
+        if not aligned:
+            raise DataError(f"{folder} holds no aligned ids; `gainroute federate` at the coordinator aligns them")
+        if name not in aligned and (name or len(aligned) > 1):
+            raise SettingError(f"--federation is {name or 'missing'}; this party is in {', '.join(aligned)}: name one")
+        return cls.load(folder / (name or aligned[0]) / "aligned.npz")
 
 
 def _look_up(table: dict[str, str], names: Sequence[str], what: str) -> list[str]:

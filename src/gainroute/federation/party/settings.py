@@ -164,6 +164,8 @@ class TrainingSettings:
         Most ids that are aligned.
     max_gradient
         A gradient with a larger absolute value is refused.
+    max_epsilon
+        If set, labels are used only in plans with access "private" and at most this ε.
     """
 
     coordinators: tuple[str, ...] = ()
@@ -175,6 +177,7 @@ class TrainingSettings:
     label_column: str = "label"
     max_ids: int = 1_000_000
     max_gradient: float = 1e3
+    max_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         if self.coordinators and self.views is None:
