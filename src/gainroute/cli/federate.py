@@ -38,8 +38,9 @@ def federate(
     with notes() as warnings, needing("forming a federation", "all"):
         from gainroute.experiments.pages.headline import print_summary
         from gainroute.experiments.run_report import report_run
-        from gainroute.federation.formation.federate import Formation, read_status
+        from gainroute.federation.formation.federate import Formation
         from gainroute.federation.formation.plan import load_federation_settings
+        from gainroute.federation.formation.run import read_status
 
         settings = load_federation_settings(config)
         version = _version(settings.out, again=again)

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 from gainroute._util.progress import Progress
 from gainroute.cli import app
 from gainroute.errors import DataError, InputError
-from gainroute.federation.formation.federate import Formation, read_status
+from gainroute.federation.formation.federate import Formation
 from gainroute.federation.formation.party_trainer import PartyTrainer
 from gainroute.federation.formation.plan import FederationSettings, FormationPlan, LabelSettings, PartyAddress
 from gainroute.federation.formation.pseudonyms import PseudonymTable
 from gainroute.federation.formation.remote import TrainingStream
+from gainroute.federation.formation.run import read_status
 from gainroute.federation.party.process import PartyNode
 from gainroute.federation.party.settings import AuditSettings, PartySettings, SourceSettings, TrainingSettings
 from gainroute.federation.pki.authority import Authority
@@ -177,6 +178,7 @@ def test_a_holder_limits_epsilon_whatever_the_plan(tmp_path, labels):
     settings = TrainingSettings(labels=tmp_path / "labels.npz", max_epsilon=2.0)
     trainer = PartyTrainer("w", settings, tmp_path, lambda _: None)
     trainer._federation, trainer._plan, trainer._label_access = "trial", FormationPlan(), labels
+    trainer._folder, trainer._table = tmp_path, PseudonymTable((), (), "")
     with pytest.raises(InputError, match=r"at most training.max_epsilon = 2"):
         trainer.work("split", {}, [])
 

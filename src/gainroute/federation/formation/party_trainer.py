@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,26 +13,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from gainroute._util.files import write_npz
 from gainroute._util.hashing import hash_text
 from gainroute._util.progress import Progress
 from gainroute._util.settings import build_settings
 from gainroute.errors import DataError, GainrouteError, InputError
 from gainroute.federation.formation.alignment import PartyAlignment
 from gainroute.federation.formation.groups import P256
+from gainroute.federation.formation.party_labels import PartyLabels, own_data
 from gainroute.federation.formation.plan import NAME, FormationPlan, LabelSettings
 from gainroute.federation.formation.pseudonyms import PseudonymTable, kept_secret
 from gainroute.federation.formation.tasks import CHUNK_BYTES, Array
 from gainroute.federation.party.settings import TrainingSettings
 from gainroute.io.ids import id_texts, rows_by_id
 from gainroute.io.preprocess import apply_preprocess, fit_preprocess
-from gainroute.io.tables import read_table
-from gainroute.io.views import PartyView, read_labels, read_view
+from gainroute.io.views import PartyView, read_view
 from gainroute.routing.artifacts import save
 from gainroute.routing.types import IntArray, Provenance
 from gainroute.training.checkpoint import Checkpoint, CheckpointState, CheckpointStore, gather, scatter
 from gainroute.training.classifiers import classification
-from gainroute.training.label_privacy import keep_probability, randomise_labels
+from gainroute.training.label_privacy import keep_probability
 from gainroute.training.optimise import threads as torch_threads
 from gainroute.training.prepare import encode_labels, split_rows
 from gainroute.training.route_answers import RouteAnswers
@@ -84,16 +81,6 @@ class _Prepared:
     settings: RouteSettings
     trainer: RouteTrainer
     fingerprint: str
-
-
-@contextmanager
-def _own_data() -> Iterator[None]:
-    """Keep errors about the party's own files in its log: their texts may contain a real id or a value."""
-    try:
-        yield
-    except GainrouteError as error:
-        log.error("the party's data cannot be used", extra={"reason": str(error)})  # noqa: TRY400
-        raise DataError("its own data cannot be used; its log says why") from error
 
 
 class PartyTrainer:
@@ -169,7 +156,7 @@ class PartyTrainer:
     def _view(self) -> PartyView:
         settings = self._settings
         assert settings.views is not None  # noqa: S101 (checked by the settings)
-        with _own_data():
+        with own_data():
             view = read_view(settings.views, id_column=settings.id_column, label_column=settings.label_column)
             if view.ids is None:
                 raise DataError(f"{settings.views} has no ids: samples are aligned by id")
@@ -183,7 +170,7 @@ class PartyTrainer:
         self.__dict__.pop("_view", None)  # a new alignment reads the data anew
         assert self._view.ids is not None  # noqa: S101 (for the type checker)
         self._named = []
-        with _own_data():
+        with own_data():
             self._alignment = PartyAlignment(self._view.ids.tolist(), key, parties=self._parties, max_ids=limit)
         return {"ids": len(self._alignment), "group": P256.name}, []
 
@@ -218,59 +205,24 @@ class PartyTrainer:
 
     # ---- labels -------------------------------------------------------------------------------------
 
-    def _own_labels(self) -> Array:
-        """The labels of the aligned samples, in the order of their pseudonyms."""
-        settings, access = self._settings, self._label_access
-        if settings.max_epsilon is not None and not (access.epsilon or np.inf) <= settings.max_epsilon:
-            raise InputError(
-                f"the plan has labels.access = {access.access!r} with epsilon {access.epsilon}; this party allows "
-                f"'private' with at most training.max_epsilon = {settings.max_epsilon:g}"
-            )
-        if settings.labels is None:
-            raise DataError("this party has no labels: set training.labels in its settings")
-        with _own_data():
-            read = read_labels(settings.labels, id_column=settings.id_column, label_column=settings.label_column)
-            if read.ids is None:
-                raise DataError(f"{settings.labels} has no ids: samples are aligned by id")
-            rows = rows_by_id(id_texts(read.ids.tolist()), str(settings.labels))
-        lacking = [name for name in self._table.ids if name not in rows]
-        if lacking:
-            raise DataError(f"the labels lack {len(lacking):,} of {len(self._table.ids):,} aligned samples: add them")
-        return read.labels[[rows[name] for name in self._table.ids]]
+    @property
+    def _held(self) -> PartyLabels:
+        return PartyLabels(self._settings, self._label_access, self._table, self._folder)
 
     def _split(self, _: Mapping[str, Any], __: list[Array]) -> TaskAnswer:
-        plan = self._plan
-        class_names, codes, rows = split_rows(self._own_labels(), plan.test, plan.calibration, plan.seed)
+        labels, plan = self._held.values(), self._plan
+        class_names, codes, rows = split_rows(labels, plan.test, plan.calibration, plan.seed)
         if self._label_access.epsilon is not None:  # a split stratified by true labels would reveal them
-            drawn = self._randomised(codes, len(class_names), self._label_access.epsilon)
+            drawn = self._held.given_out(codes, len(class_names))
             rows = split_rows(drawn, plan.test, plan.calibration, plan.seed)[2]
         return {"class_names": class_names}, rows
 
     def _labels(self, options: Mapping[str, Any], arrays: list[Array]) -> TaskAnswer:
         classes = [str(name) for name in options["class_names"]]
-        codes, part = encode_labels(self._own_labels(), classes), str(options["part"])
-        if self._label_access.access != "private":
-            return {}, [codes[arrays[0]]]
-        if part != "train":
+        if self._label_access.access == "private" and options["part"] != "train":
             raise InputError("labels are private: only training labels leave this party, randomised")
-        epsilon = self._label_access.epsilon
-        assert epsilon is not None  # noqa: S101 (checked by the settings)
-        return {}, [self._randomised(codes, len(classes), epsilon)[arrays[0]]]
-
-    def _randomised(self, codes: IntArray, classes: int, epsilon: float) -> IntArray:
-        """Labels after randomised response. Each is drawn once for all runs: repeated draws would reveal it."""
-        path = self._folder / f"randomised-{epsilon:g}-{classes}.npz"
-        known: dict[str, int] = {}
-        if path.exists():
-            stored = read_table(path)
-            known = dict(zip(stored.objects("pseudonyms"), stored.array("labels").tolist(), strict=True))
-        fresh = randomise_labels(codes, classes, epsilon, np.random.default_rng(secrets.randbits(128)))
-        names = self._table.pseudonyms
-        drawn = np.array([known.get(name, int(new)) for name, new in zip(names, fresh, strict=True)], dtype=np.int64)
-        known |= dict(zip(names, drawn.tolist(), strict=True))
-        arrays = {"pseudonyms": list(known), "labels": np.array(list(known.values()), dtype=np.int64)}
-        write_npz(path, arrays, compress=True, private=True)
-        return drawn
+        codes = encode_labels(self._held.values(), classes)
+        return {}, [self._held.given_out(codes, len(classes))[arrays[0]]]
 
     # ---- training -----------------------------------------------------------------------------------
 
@@ -285,12 +237,12 @@ class PartyTrainer:
             raise InputError("the parts do not contain every aligned sample exactly once")
         classes = tuple(str(name) for name in options["class_names"])
         if self._label_access.access == "shared":
-            labels = encode_labels(self._own_labels(), classes)[train]
+            labels = encode_labels(self._held.values(), classes)[train]
         else:
             labels = arrays[3]
         if labels.shape != train.shape or labels.min() < 0 or labels.max() >= len(classes):
             raise InputError(f"{len(labels)} labels for {len(train)} training samples of {len(classes)} classes")
-        with _own_data():
+        with own_data():
             preprocess = fit_preprocess(aligned.take(train).raw, self._settings.kind)
             inputs = apply_preprocess(preprocess, aligned.raw)
         epsilon = self._label_access.epsilon
@@ -416,7 +368,7 @@ class PartyTrainer:
 
     def _calibrate(self, options: Mapping[str, Any], _: list[Array]) -> TaskAnswer:
         classes = [str(name) for name in options["class_names"]]
-        codes, names = encode_labels(self._own_labels(), classes), np.array(self._table.pseudonyms)
+        codes, names = encode_labels(self._held.values(), classes), np.array(self._table.pseudonyms)
 
         def answers(part: str) -> RouteAnswers:
             rows, local, strong = zip(*self._answers.pop(part), strict=True)
