@@ -47,7 +47,6 @@ MOST_NEW = 5000
 OTHER_ROUTERS: dict[str, Callable[[], gr.Router]] = {
     "confidence": gr.ConfidenceRouter,
     "calibrated confidence": gr.CalibratedConfidenceRouter,
-    "learned gain": gr.LearnedGainRouter,
 }
 RECORDS = ("digits", "modelnet40", "cifar10", "cifar100")
 TABLES = {  # columns as organisations would hold them, and the label
@@ -84,7 +83,7 @@ new samples are both drawn at random. The number of new samples above τ is then
 k = ⌊N·B⌋, whatever the scores are. This follows from the order of N + n exchangeable scores alone, so it also holds
 for draws without replacement from a finite pool. The standard deviation of the rate is close to
 √(B(1 − B)(1/N + 1/n)); its mean is (k + 1)/(N + 1), slightly above B. Some rates in a thousand lie beyond three
-standard deviations even then.
+standard deviations even then. [Decision 0006](../decisions/0006-thresholds.md) explains where there are more.
 
 {picture}
 
@@ -324,8 +323,9 @@ def _figure(rows: Sequence[dict[str, Any]]) -> bytes:
             axes.set_ylabel("rate − budget, points")
             axes.grid(visible=False, axis="x")
         column[-1].set_xticks(np.arange(len(BUDGETS)), [f"B = {100 * budget:g} %" for budget in BUDGETS])
-        handles, labels = column[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=5)
+        shown = [axes.get_legend_handles_labels() for axes in column]
+        marks = {label: handle for handles, labels in shown for handle, label in zip(handles, labels, strict=True)}
+        figure.legend(marks.values(), marks.keys(), loc="outside lower center", ncols=5)
         return encode(figure, "png", 120)
 
 
