@@ -28,7 +28,12 @@ def train(
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of the strong route. Default: 20.")] = None,
-    local_epochs: Annotated[int | None, typer.Option(help="Epochs of the local classifiers. Default: 10.")] = None,
+    local_epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="Epochs of the local classifiers, of which a tenth of the training part chooses one. Default: 20."
+        ),
+    ] = None,
     test: Annotated[float, typer.Option(help="The share of all samples that is held out to evaluate on.")] = 0.3,
     calibration: Annotated[float, typer.Option(help="The share of the rest that calibrates the router.")] = 0.2,
     id_column: opt.IdColumn = "id",

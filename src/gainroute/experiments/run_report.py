@@ -50,6 +50,9 @@ def report_run(trained: TrainedRun, progress: Progress | None = None) -> dict[st
     rate, accuracy = _routed_by(router, trained.test).deploy(router.threshold_)
     results["headline"] = headline_of(results, budget, (rate, accuracy))
     results["deployed"] = _as_deployed(router, rate, accuracy)
+    if "logistic_regression" in trained.metadata:
+        pooled = {"local_models": trained.test.weak_accuracy}
+        results["yardstick"] = {**pooled, "logistic_regression": trained.metadata["logistic_regression"]}
     results |= {"codec": codec, "version": __version__, "files": ["report.html", "results.json", "record.npz"]}
     progress.advance()
     results["seconds"] = {"training": round(sum(record.metadata["seconds"].values()), 1)}

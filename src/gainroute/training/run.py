@@ -32,6 +32,7 @@ from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import Routes, train_routes
 from gainroute.training.settings import RouteSettings, default_route_settings
 from gainroute.training.trained_run import TrainedFusion, TrainedParty, load_fusion, load_parties, write_run
+from gainroute.training.yardstick import logistic_accuracy
 
 __all__ = [
     "TrainedRun",
@@ -143,6 +144,7 @@ def train_run(
         routes = train_routes(prepared.train, chosen, seed=seed, store=store, progress=progress, device=device)
         config = {"seed": seed, "test": test, "calibration": calibration, **asdict(chosen)}
         metadata = describe_training(config, prepared, routes, store.seconds())
+        metadata["logistic_regression"] = logistic_accuracy(prepared, seed)
 
         run = write_run(out_dir, routes, prepared)
         parties, fusion = load_parties(run.path, device), load_fusion(run.server.path, device)

@@ -56,11 +56,28 @@ class FitSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSettings(FitSettings):
-    """Round 1: widths and dropout of the light classifier; `hidden` are its layers on feature vectors."""
+    """Round 1: the light classifier.
+
+    Attributes
+    ----------
+    widths, hidden
+        Its channels on images, and its layers on feature vectors.
+    dropout
+        Share of the last layer's inputs dropped during training.
+    holdout
+        Share of the training samples that no step uses; the epoch with the smallest loss on them is used. 0 trains on
+        all samples and uses the last epoch.
+    """
 
     widths: tuple[int, ...] = (8, 16, 32, 32)
     hidden: tuple[int, ...] = (16,)
     dropout: float = 0.1
+    holdout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.holdout <= 0.5:
+            raise SettingError(f"holdout is {self.holdout}; 0 (no early stopping) to 0.5, such as 0.1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,12 +148,15 @@ def default_route_settings(
         How many there are to train on. Few samples are split into small batches, because after epochs of one step
         batch normalisation would have no running means to answer by.
     epochs, local_epochs
-        Of the strong route (20) and of the local classifiers (10).
+        Of the strong route (20) and of the local classifiers (20, of which a tenth of the samples chooses one).
     """
     batch = min(64, max(8, samples // 16))
-    strong, local = 20 if epochs is None else epochs, 10 if local_epochs is None else local_epochs
+    strong, local = 20 if epochs is None else epochs, 20 if local_epochs is None else local_epochs
+    hidden = min(128, max(32, samples // 8))  # chosen on validation slices, see docs/train_and_serve.md
     return RouteSettings(
-        local=LocalSettings(epochs=local, batch=batch, rate=5e-3),
+        local=LocalSettings(
+            epochs=local, batch=min(128, max(8, samples // 16)), rate=5e-3, hidden=(hidden,), holdout=0.1
+        ),
         vfl=VflSettings(epochs=strong, batch=batch, rate=2e-3, width=16, stem="auto", latent=128, auxiliary=0.5),
         masked=MaskedSettings(epochs=min(10, strong), batch=batch, rate=2e-3),
         defer=DeferSettings(alphas=(1.0,)),

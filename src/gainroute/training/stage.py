@@ -16,10 +16,47 @@ from gainroute.training.checkpoint import Checkpoint, CheckpointState, ModelStat
 from gainroute.training.optimise import Stepper, batches, derive, seeded, steps_in
 from gainroute.training.settings import FitSettings
 
-__all__ = ["BatchLoss", "TrainingStage"]
+__all__ = ["BatchLoss", "BestWeights", "TrainingStage"]
 
 BatchLoss = Callable[[Tensor], Tensor]
 """From the training rows of a batch, (B,), to its loss."""
+
+
+class BestWeights:
+    """The weights of the epoch with the smallest loss on samples that no step uses; kept in the checkpoint.
+
+    Parameters
+    ----------
+    model
+        The model that is trained.
+    loss
+        Returns its loss on these samples.
+    """
+
+    def __init__(self, model: nn.Module, loss: Callable[[], Tensor]) -> None:
+        self._model, self._loss = model, loss
+        self._best: dict[str, Tensor] = {"loss": torch.tensor(float("inf"))}
+
+    def look(self) -> None:
+        """Compare the weights after an epoch with the best so far."""
+        self._model.eval()
+        with torch.inference_mode():
+            loss = self._loss().cpu()
+        if not loss >= self._best["loss"]:
+            self._best = {f"model.{name}": value.clone() for name, value in self._model.state_dict().items()}
+            self._best["loss"] = loss.clone()
+
+    def use(self) -> None:
+        """Give the model its best weights."""
+        self._model.load_state_dict({name[6:]: value for name, value in self._best.items() if name != "loss"})
+
+    def state(self) -> dict[str, Tensor]:
+        """The best weights and their loss."""
+        return self._best
+
+    def restore(self, tensors: dict[str, Tensor], /) -> None:
+        """Set them."""
+        self._best = tensors
 
 
 @dataclass(frozen=True)
@@ -85,7 +122,14 @@ class TrainingStage:
             self.checkpoint.save(CheckpointState(number + 1, seconds, gather(parts)))
             self.progress.advance(f"loss {loss:.3f}")
 
-    def fit(self, model: nn.Module, settings: FitSettings, count: int, losses: Callable[[int], BatchLoss]) -> nn.Module:
+    def fit(
+        self,
+        model: nn.Module,
+        settings: FitSettings,
+        count: int,
+        losses: Callable[[int], BatchLoss],
+        best: BestWeights | None = None,
+    ) -> nn.Module:
         """Train one model, and return it in inference mode.
 
         Parameters
@@ -98,6 +142,8 @@ class TrainingStage:
             Number of training samples.
         losses
             The loss of a batch, by epoch.
+        best
+            Chooses the epoch whose weights are used; by default the last.
         """
         stepper = Stepper([model], settings, steps_in(count, settings))
 
@@ -109,7 +155,12 @@ class TrainingStage:
                 loss.backward()  # type: ignore[no-untyped-call]
                 stepper.step()
                 values.append(loss.item())
+            if best is not None:
+                best.look()
             return sum(values) / len(values)
 
-        self.run(epoch, settings.epochs, {"model": ModelState(model), "stepper": stepper})
+        parts: dict[str, Stateful] = {"model": ModelState(model), "stepper": stepper}
+        self.run(epoch, settings.epochs, parts if best is None else {**parts, "best": best})
+        if best is not None:
+            best.use()
         return model.eval()

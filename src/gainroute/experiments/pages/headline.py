@@ -13,7 +13,7 @@ from gainroute.experiments.scores import ANALYTICAL, OURS
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["BUDGET", "against", "deployed", "headline_of", "print_summary", "sentence"]
+__all__ = ["BUDGET", "against", "deployed", "headline_of", "print_summary", "sentence", "yardstick"]
 
 BUDGET = 0.2  # the default of every router
 HANDFUL = 10  # test samples: a gain of fewer is less than chance explains
@@ -86,6 +86,22 @@ def deployed(headline: Mapping[str, Any]) -> str:
     )
 
 
+def yardstick(results: Mapping[str, Any]) -> str:
+    """Say how the local models compare with logistic regression per view; empty if that was not measured."""
+    found = results.get("yardstick")
+    if found is None:
+        return ""
+    local, regression = found["local_models"], found["logistic_regression"]
+    words = (
+        f"Round 1 by the mean of the local models: {100 * local:.1f} % right; by logistic regression on each view "
+        f"instead: {100 * regression:.1f} %."
+    )
+    error = (regression * (1 - regression) / results["test_samples"]) ** 0.5
+    if regression - local > 2 * error:
+        words += " The local models are behind: train them longer (--local-epochs), or part of the gain is theirs."
+    return words
+
+
 def print_summary(results: Mapping[str, Any], console: Console, *, title: str, about: str, closing: str) -> None:
     """Print accuracy by router and budget, what the budgets buy, and the ``headline``.
 
@@ -110,6 +126,8 @@ def print_summary(results: Mapping[str, Any], console: Console, *, title: str, a
     line(sentence(results["headline"]), "bold")
     line(against(results["headline"]))
     line(deployed(results["headline"]))
+    if yardstick(results):
+        line(yardstick(results))
     console.print()
     for text in closing.splitlines():
         console.print(f" {text}", style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from gainroute.evaluation.figures import DARK, LIGHT, draw_panel, draw_reliabili
 from gainroute.experiments.figures import diagrams_of, lines_of
 from gainroute.experiments.measures import chosen_alpha
 from gainroute.experiments.pages import html, tables
-from gainroute.experiments.pages.headline import BUDGET, against, deployed, sentence
+from gainroute.experiments.pages.headline import BUDGET, against, deployed, sentence, yardstick
 from gainroute.experiments.pages.text import percent, signed
 from gainroute.experiments.records import Record
 from gainroute.experiments.scores import ANALYTICAL, CALIBRATED, ORACLE, OURS, REFERENCE, defer_name
@@ -40,7 +40,7 @@ def own_page(results: Mapping[str, Any], pictures: Pictures) -> str:
     head, parties = results["headline"], results["parties"]
     body = [
         _route_cards(results),
-        html.note(f"{against(head)} {deployed(head)}"),
+        html.note(f"{against(head)} {deployed(head)} {yardstick(results)}".strip()),
         html.section(
             "What was done",
             html.paragraph(
