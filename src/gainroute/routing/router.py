@@ -92,8 +92,7 @@ class Router(Settings):
     threshold_
         τ.
     tied_share_
-        Share of the samples with a score of exactly τ that are escalated, so that the rate is B where scores tie; 0
-        with another rule than "cross-fitted", and for routers from files that do not hold it.
+        Share of the samples with a score of exactly τ that are escalated; 0 unless the rule is "cross-fitted".
     threshold_scores_
         The scores from which τ was computed, each with whether the weak and the strong answer were right.
     n_parties_, n_classes_

@@ -155,6 +155,16 @@ def test_without_gradients_encoders_are_trained_alone_and_sent_once(tmp_path):
     assert formation.run_folder.server.router.is_file()
 
 
+def test_integer_labels_come_back_as_integers(tmp_path):
+    organisations = Organisations(tmp_path)
+    np.savez(tmp_path / "ward" / "labels.npz", ids=organisations.ids, labels=organisations.labels + 1)
+    formation, _ = asyncio.run(asyncio.wait_for(formed(organisations), 300))
+    router = load(formation.run_folder.server.router)
+    posteriors = np.full((3, 1, 3), 1 / 3)
+    assert router.route(posteriors).weak_prediction.tolist()[0] in (1, 2, 3)
+    assert json.loads(formation.run_folder.description.read_text())["class_names"] == [1, 2, 3]
+
+
 def test_private_labels_leave_the_holder_randomised_only_and_once(tmp_path):
     organisations = Organisations(tmp_path)
     labels = LabelSettings(holder="ward", access="private", epsilon=2.0)

@@ -152,7 +152,7 @@ class Formation(FormationRun):
         write_npz(self._work / "split.npz", {**dict(zip("abc", rows, strict=True)), "labels": labels}, compress=True)
         await self._close()  # the streams are opened again with the split
         sizes = dict(zip(("train", "calibration", "test"), map(len, rows), strict=True))
-        return {"class_names": class_names, **sizes}
+        return {"class_names": class_names, "integer_labels": bool(values["integer_labels"]), **sizes}
 
     # ---- train --------------------------------------------------------------------------------------
 
@@ -223,7 +223,9 @@ class Formation(FormationRun):
             await self._each("encoder")
         deployed = await self._each("deploy")
         run = self.run_folder
-        write_json(run.description, {"party_names": self._names, "class_names": self._class_names})
+        split = self._state["done"]["split"]
+        labels = [int(name) for name in self._class_names] if split["integer_labels"] else self._class_names
+        write_json(run.description, {"party_names": self._names, "class_names": labels})
         models = {name: str(values["model"]) for name, (values, _) in zip(self._names, deployed, strict=True)}
         return {"models": {**models, SERVER: run.server.model_hash()}}
 
@@ -261,7 +263,8 @@ class Formation(FormationRun):
                 for at in range(0, len(rows), size):
                     piece = slice(at, at + size)
                     await holder.call("answers", {"part": part}, [rows[piece], posteriors[:, piece], strong[piece]])
-        options = {"models": models, "class_names": self._class_names}
+        integers = self._state["done"]["split"]["integer_labels"]
+        options = {"models": models, "class_names": self._class_names, "integer_labels": integers}
         results, (router,) = await holder.call("calibrate", options)
         if self.settings.labels.access != "private":
             self._answers = await self._labelled(holder, answered, samples)

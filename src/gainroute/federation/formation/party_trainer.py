@@ -215,7 +215,7 @@ class PartyTrainer:
         if self._label_access.epsilon is not None:  # a split stratified by true labels would reveal them
             drawn = self._held.given_out(codes, len(class_names))
             rows = split_rows(drawn, plan.test, plan.calibration, plan.seed)[2]
-        return {"class_names": class_names}, rows
+        return {"class_names": class_names, "integer_labels": labels.dtype.kind in "iu"}, rows
 
     def _labels(self, options: Mapping[str, Any], arrays: list[Array]) -> TaskAnswer:
         classes = [str(name) for name in options["class_names"]]
@@ -378,7 +378,8 @@ class PartyTrainer:
             )
 
         held, tested = answers("calibration"), answers("test")
-        router = fit_router(held, classes, budget=self._plan.budget, seed=self._plan.seed)
+        named = [int(name) for name in classes] if options["integer_labels"] else classes
+        router = fit_router(held, named, budget=self._plan.budget, seed=self._plan.seed)
         path = self._folder / "router.safetensors"
         save(router, path, provenance=Provenance(dict(options["models"]), self._plan.codec))
         decision = router.route(tested.local_posteriors)
