@@ -63,8 +63,8 @@ def _many_classes() -> Iterator[Row]:
     column = np.searchsorted(regression.classes_, truth[rows])
     likelihood = regression.predict_proba(np.log(new[0][rows] + EPS))[np.arange(len(rows)), column]
     own, other = evaluation.negative_log_likelihood(fitted[0](new[0][rows]), truth[rows]), -np.log(likelihood).mean()
-    yield row(f"{size}: CPU seconds, λ chosen, against LogisticRegressionCV", ours, theirs, theirs / ours, ">= 10")
-    yield row(f"{size}: held-out NLL, against LogisticRegressionCV", own, other, own / other, "<= 1")
+    yield row(f"{size}: CPU seconds, λ chosen, against LogisticRegressionCV", ours, theirs, theirs / ours)
+    yield row(f"{size}: held-out NLL, against LogisticRegressionCV", own, other, own / other)
     yield row(f"{size}: CPU seconds of a router's whole fit", router, None, None)
 
 
