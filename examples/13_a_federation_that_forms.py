@@ -160,12 +160,12 @@ def main():
             print(f"{sample} is a {digit} ({route})")
         if not options.no_serve:
             print(f"dashboard: {url}   Ctrl-C stops all processes")
-            try:
-                coordinator.wait()
-            except KeyboardInterrupt:
-                print("stopping")
+            coordinator.wait()
     print("all processes have ended")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # leaving `main` has ended the processes
+        print("stopped")

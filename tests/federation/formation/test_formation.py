@@ -279,3 +279,13 @@ def test_an_error_about_its_own_data_names_no_id_to_the_coordinator(tmp_path, ca
         asyncio.run(asyncio.wait_for(formed(organisations), 300))
     assert str(twice[0]) not in str(raised.value)
     assert any(str(twice[0]) in getattr(record, "reason", "") for record in caplog.records)
+
+
+def test_a_class_that_is_too_small_is_told_to_the_holder_only(tmp_path, caplog):
+    organisations = Organisations(tmp_path)
+    labels = np.array(["a", "b", "c"])[organisations.labels]
+    labels[0] = "r"
+    np.savez(tmp_path / "ward" / "labels.npz", ids=organisations.ids, labels=labels)
+    with pytest.raises(PartyRefusedError, match="its log says why"):
+        asyncio.run(asyncio.wait_for(formed(organisations), 300))
+    assert any("r 1" in getattr(record, "reason", "") for record in caplog.records)

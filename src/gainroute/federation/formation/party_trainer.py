@@ -211,10 +211,11 @@ class PartyTrainer:
 
     def _split(self, _: Mapping[str, Any], __: list[Array]) -> TaskAnswer:
         labels, plan = self._held.values(), self._plan
-        class_names, codes, rows = split_rows(labels, plan.test, plan.calibration, plan.seed)
+        shares = plan.test, plan.calibration, plan.seed
+        with own_data():  # an error would tell how many samples a class has
+            class_names, codes, rows = split_rows(labels, *shares)
         if self._label_access.epsilon is not None:  # a split stratified by true labels would reveal them
-            drawn = self._held.given_out(codes, len(class_names))
-            rows = split_rows(drawn, plan.test, plan.calibration, plan.seed)[2]
+            rows = split_rows(self._held.given_out(codes, len(class_names)), *shares)[2]
         return {"class_names": class_names, "integer_labels": labels.dtype.kind in "iu"}, rows
 
     def _labels(self, options: Mapping[str, Any], arrays: list[Array]) -> TaskAnswer:
@@ -236,10 +237,8 @@ class PartyTrainer:
         if sorted(np.concatenate([train, held, test]).tolist()) != list(range(len(table.ids))):
             raise InputError("the parts do not contain every aligned sample exactly once")
         classes = tuple(str(name) for name in options["class_names"])
-        if self._label_access.access == "shared":
-            labels = encode_labels(self._held.values(), classes)[train]
-        else:
-            labels = arrays[3]
+        shared = self._label_access.access == "shared"
+        labels = encode_labels(self._held.values(), classes)[train] if shared else arrays[3]
         if labels.shape != train.shape or labels.min() < 0 or labels.max() >= len(classes):
             raise InputError(f"{len(labels)} labels for {len(train)} training samples of {len(classes)} classes")
         with own_data():
