@@ -276,8 +276,7 @@ class Router(Settings):
                     checked,
                 )
         escalated, incomplete = escalate(score, self.threshold_), np.zeros(n, dtype=bool)
-        if self.tied_share_:
-            tied = np.flatnonzero(score == self.threshold_)
+        if self.tied_share_ and len(tied := np.flatnonzero(score == self.threshold_)):
             escalated[tied] = escalate_ties(local[:, tied], self.tied_share_, self.seed)
         if mask is not None:
             incomplete = np.logical_not(np.all(mask, axis=0))
