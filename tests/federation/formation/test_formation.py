@@ -28,7 +28,7 @@ from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.base import PartyRefusedError
 from gainroute.routing.artifacts import load
 from gainroute.training.prepare import split_rows
-from gainroute.training.run import train_run
+from gainroute.training.run import fit_router, train_run
 
 NAMES = ("lab", "ward", "clinic")
 
@@ -234,7 +234,7 @@ def test_a_coordinator_without_permission_does_not_train(tmp_path):
         certificate = ReloadingCertificate(
             organisations.authority.issue(Identity("coordinator", "other"), tmp_path / "o")
         )
-        stream = TrainingStream("lab", node.address, certificate, "float32", lambda *_: None)
+        stream = TrainingStream("lab", node.address, certificate, lambda *_: None)
 
         async def ask():
             await stream.open()
@@ -289,3 +289,13 @@ def test_a_class_that_is_too_small_is_told_to_the_holder_only(tmp_path, caplog):
     with pytest.raises(PartyRefusedError, match="its log says why"):
         asyncio.run(asyncio.wait_for(formed(organisations), 300))
     assert any("r 1" in getattr(record, "reason", "") for record in caplog.records)
+
+
+def test_answers_reach_the_label_holder_unrounded_whatever_the_messages_of_training(tmp_path):
+    formation, results = asyncio.run(asyncio.wait_for(formed(Organisations(tmp_path), messages="int8"), 300))
+    router = load(formation.run_folder.server.router)
+    tested = formation._answers["test"]
+    decision = router.route(tested.local_posteriors)
+    assert results["escalation_rate"] == np.mean(decision.escalate)
+    again = fit_router(formation._answers["calibration"], formation._class_names, budget=0.2, seed=0)
+    assert router.threshold_ == again.threshold_

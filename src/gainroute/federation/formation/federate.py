@@ -30,7 +30,6 @@ from gainroute.routing.artifacts import load
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.training.answer import answer_subsets
 from gainroute.training.checkpoint import CheckpointStore
-from gainroute.training.label_privacy import keep_probability
 from gainroute.training.masked import train_masked
 from gainroute.training.models.build import build_model, save_model
 from gainroute.training.optimise import label_loss
@@ -39,7 +38,7 @@ from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import RouteTrainer, fusion_spec
 from gainroute.training.run import TrainedRun
 from gainroute.training.split_learning import FusionServer, train_split
-from gainroute.training.trained_run import load_fusion
+from gainroute.training.trained_run import TrainedFusion, load_fusion
 
 __all__ = ["Formation"]
 
@@ -74,7 +73,7 @@ class Formation(FormationRun):
         if not self._answers:
             return None
         plan, done, run = self.settings.training, self._state["done"], self.run_folder
-        dimensions = [8 * plan.route_settings(done["split"]["train"]).vfl.width] * len(self._names)
+        dimensions = [8 * self._trainer().settings.vfl.width] * len(self._names)
         seconds = {f"local {name}": value for name, value in done["local"]["seconds"].items()}
         metadata = {
             "config": {**asdict(plan), "labels": asdict(self.settings.labels)},
@@ -161,10 +160,8 @@ class Formation(FormationRun):
         return {"seconds": {n: round(float(v["seconds"]), 3) for n, (v, _) in zip(self._names, done, strict=True)}}
 
     def _trainer(self) -> RouteTrainer:
-        plan, labels = self.settings.training, self.settings.labels
-        epsilon, classes = labels.epsilon, len(self._class_names)
-        kept = 1.0 if epsilon is None else keep_probability(classes, epsilon)
-        settings = plan.route_settings(len(self._train_labels)).with_label_kept(kept)
+        plan, epsilon = self.settings.training, self.settings.labels.epsilon
+        settings = plan.route_settings(self._state["done"]["split"]["train"], len(self._class_names), epsilon)
         return RouteTrainer(settings, plan.seed, CheckpointStore(self._work), self.progress, "cpu")
 
     async def _strong(self) -> Mapping[str, Any]:
@@ -180,7 +177,7 @@ class Formation(FormationRun):
         if plan.exchange == "gradients":
             saved = stage.checkpoint.load()
             await self._each("begin", {"epochs": 0 if saved is None else saved.epochs})
-            parties = RemoteParties(await self._all(), 8 * fit.width, loop)
+            parties = RemoteParties(await self._all(), 8 * fit.width, plan.messages, loop)
             server = FusionServer(head, labels, fit)
             await asyncio.to_thread(train_split, stage, parties, server, len(labels), fit)
             embeddings = await self._embeddings(len(labels))
@@ -267,7 +264,7 @@ class Formation(FormationRun):
         options = {"models": models, "class_names": self._class_names, "integer_labels": integers}
         results, (router,) = await holder.call("calibrate", options)
         if self.settings.labels.access != "private":
-            self._answers = await self._labelled(holder, answered, samples)
+            self._answers = await self._labelled(holder, fusion, answered, samples)
         write_bytes(self.run_folder.server.router, router.tobytes())
         write_bytes(self.run_folder.path / "coordinator.toml", self._coordinator_settings().encode())
         return results
@@ -286,10 +283,14 @@ class Formation(FormationRun):
         return "\n".join(lines) + "\n"
 
     async def _labelled(
-        self, holder: TrainingStream, answered: Mapping[str, tuple[Array, Array, list[Array]]], samples: Sequence[str]
+        self,
+        holder: TrainingStream,
+        fusion: TrainedFusion,
+        answered: Mapping[str, tuple[Array, Array, list[Array]]],
+        samples: Sequence[str],
     ) -> dict[str, RouteAnswers]:
         """The answers with their labels, for the record; not if labels are private."""
-        fusion, found = load_fusion(self.run_folder.server.path), {}
+        found = {}
         for (part, (local, strong, embeddings)), rows in zip(answered.items(), self._rows[1:], strict=True):
             _, (labels,) = await holder.call("labels", {"part": part, "class_names": self._class_names}, [rows])
             ids = np.array([samples[row] for row in rows.tolist()])

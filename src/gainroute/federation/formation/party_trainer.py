@@ -31,7 +31,6 @@ from gainroute.routing.artifacts import save
 from gainroute.routing.types import IntArray, Provenance
 from gainroute.training.checkpoint import Checkpoint, CheckpointState, CheckpointStore, gather, scatter
 from gainroute.training.classifiers import classification
-from gainroute.training.label_privacy import keep_probability
 from gainroute.training.optimise import threads as torch_threads
 from gainroute.training.prepare import encode_labels, split_rows
 from gainroute.training.route_answers import RouteAnswers
@@ -244,9 +243,7 @@ class PartyTrainer:
         with own_data():
             preprocess = fit_preprocess(aligned.take(train).raw, self._settings.kind)
             inputs = apply_preprocess(preprocess, aligned.raw)
-        epsilon = self._label_access.epsilon
-        kept = 1.0 if epsilon is None else keep_probability(len(classes), epsilon)
-        settings = plan.route_settings(len(train)).with_label_kept(kept)
+        settings = plan.route_settings(len(train), len(classes), self._label_access.epsilon)
         fingerprint = hash_text(repr((table.fingerprint, [a.tobytes() for a in (train, held, test, labels)])))
         store = CheckpointStore(self._folder / "work")
         trainer = RouteTrainer(settings, plan.seed, store, _Reported(self._report), "cpu")

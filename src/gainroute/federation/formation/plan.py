@@ -13,6 +13,7 @@ from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
 from gainroute.federation.pki.certificates import CertificateFiles
 from gainroute.routing.payload import check_codec
+from gainroute.training.label_privacy import keep_probability
 from gainroute.training.settings import RouteSettings, default_route_settings
 
 __all__ = ["FederationSettings", "FormationPlan", "LabelSettings", "PartyAddress", "load_federation_settings"]
@@ -95,9 +96,13 @@ class FormationPlan:
         if self.threads < 1 or self.seed < 0:
             raise SettingError(f"training: threads is {self.threads}, seed {self.seed}; at least 1 and 0 are needed")
 
-    def route_settings(self, samples: int) -> RouteSettings:
-        """The settings, by default those of `gainroute train` for that many training samples."""
-        return self.settings or default_route_settings(samples, self.epochs, self.local_epochs)
+    def route_settings(self, samples: int, classes: int, epsilon: float | None) -> RouteSettings:
+        """The settings, by default those of `gainroute train` for that many training samples.
+
+        Labels that were randomised with `epsilon` are corrected for in every loss.
+        """
+        chosen = self.settings or default_route_settings(samples, self.epochs, self.local_epochs)
+        return chosen if epsilon is None else chosen.with_label_kept(keep_probability(classes, epsilon))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,16 +36,12 @@ class TrainingStream:
         Of the party.
     certificate
         Of the coordinator.
-    codec
-        Of the floats that are sent.
     on_progress
         Receives the party's name and what it reports while it works.
     """
 
-    def __init__(
-        self, name: str, address: str, certificate: ReloadingCertificate, codec: str, on_progress: OnProgress
-    ) -> None:
-        self.name, self._codec, self._on_progress = name, codec, on_progress
+    def __init__(self, name: str, address: str, certificate: ReloadingCertificate, on_progress: OnProgress) -> None:
+        self.name, self._on_progress = name, on_progress
         options = ClientOptions()
         self._timeout = options.connect_timeout
         self._channel = open_channel(name, address, certificate.channel(), options)
@@ -64,11 +60,15 @@ class TrainingStream:
             raise PartyUnavailableError(self.name, f"no stream within {self._timeout} s") from error
 
     async def call(
-        self, kind: str, options: Mapping[str, Any] | None = None, arrays: Sequence[Array | bytes] = ()
+        self,
+        kind: str,
+        options: Mapping[str, Any] | None = None,
+        arrays: Sequence[Array | bytes] = (),
+        codec: str = "float32",
     ) -> tuple[dict[str, Any], list[Array]]:
-        """Have a task carried out, and return its values and arrays."""
+        """Have a task carried out, and return its values and arrays; `codec` encodes the floats that are sent."""
         self._number += 1
-        tensors = write_tensors(arrays, self._codec)
+        tensors = write_tensors(arrays, codec)
         task = pb.Task(number=self._number, kind=kind, options=json.dumps(options or {}), tensors=tensors)
         try:
             await self._call.write(task)
@@ -114,12 +114,16 @@ class RemoteParties:
         In the order of the head.
     dimension
         Length of an embedding.
+    codec
+        Of gradients.
     loop
         Of the streams.
     """
 
-    def __init__(self, streams: Sequence[TrainingStream], dimension: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._streams, self._dimension, self._loop = streams, dimension, loop
+    def __init__(
+        self, streams: Sequence[TrainingStream], dimension: int, codec: str, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._streams, self._dimension, self._codec, self._loop = streams, dimension, codec, loop
         self._next: list[list[Array]] = []
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -129,7 +133,7 @@ class RemoteParties:
         self, kind: str, options: Mapping[str, Any], arrays: Sequence[Sequence[Array]] | None = None
     ) -> None:
         given = arrays or [()] * len(self._streams)
-        calls = (s.call(kind, options, sent) for s, sent in zip(self._streams, given, strict=True))
+        calls = (s.call(kind, options, sent, self._codec) for s, sent in zip(self._streams, given, strict=True))
         self._next = [received for _, received in await asyncio.gather(*calls)]
 
     def begin_epoch(self, seed: int, epoch: int) -> None:  # noqa: ARG002 (the parties derive the seed themselves)

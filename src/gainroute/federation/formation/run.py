@@ -137,9 +137,7 @@ class FormationRun:
         if name in self._streams:
             return self._streams[name]
         address = next(party.address for party in self.settings.party if party.name == name)
-        stream = TrainingStream(
-            name, address, self._certificate, self.settings.training.messages, self._on_progress
-        )  # fmt: skip
+        stream = TrainingStream(name, address, self._certificate, self._on_progress)
         stream.sent_bytes, stream.received_bytes = self._bytes[name]
         try:
             await stream.open()
