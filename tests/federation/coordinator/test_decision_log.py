@@ -294,6 +294,30 @@ def test_a_write_waits_for_another_program_that_writes_and_the_event_loop_does_n
     assert set(get_state(path, ["a"])) == {"a"}
 
 
+def test_a_lone_request_is_written_in_the_event_loop_unless_that_would_wait(tmp_path):
+    path = tmp_path / "log.sqlite"
+
+    async def work():
+        log = DecisionLog(LogSettings(path=path))
+        at_once = log._submit(put("a"), alone=False, here=True).done()
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            behind_a_program = log._submit(put("b"), alone=False, here=True)
+            returned = not behind_a_program.done()
+            other.execute("ROLLBACK")
+        await behind_a_program
+        (patience,) = log._connection.execute("PRAGMA busy_timeout").fetchone()
+        with log._turn:  # the writer's thread is at work
+            behind_the_writer = log._submit(put("c"), alone=False, here=True)
+            returned = returned and not behind_the_writer.done()
+        await behind_the_writer
+        log.close()
+        return at_once, returned, patience
+
+    assert asyncio.run(work()) == (True, True, 10_000)
+    assert set(get_state(path, ["a", "b", "c"])) == {"a", "b", "c"}
+
+
 def test_a_write_that_fails_is_reported_and_undone_and_does_not_affect_the_next(tmp_path):
     path = tmp_path / "log.sqlite"
 

@@ -121,7 +121,8 @@ class Coordinator:
         try:
             outcome = await self.batcher.answer(ids, request_id)
             first = self.log.numbers(n)
-            on_disk = self.log.append(outcome, first, request_id, time.perf_counter() - began)
+            lone = self.batcher.in_flight == n
+            on_disk = self.log.append(outcome, first, request_id, time.perf_counter() - began, lone=lone)
             try:
                 reply = encode(outcome, first)
             finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import queue
@@ -16,7 +17,7 @@ from typing import IO, Any, TypeVar
 
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.coordinator.decision_log.rows import columns_of, insert_rows
-from gainroute.federation.coordinator.decision_log.schema import connect, migrate, prepare
+from gainroute.federation.coordinator.decision_log.schema import BUSY_SECONDS, connect, migrate, prepare
 from gainroute.federation.coordinator.errors import LogFailedError
 from gainroute.federation.coordinator.outcome import Outcome
 from gainroute.federation.coordinator.settings import LogSettings
@@ -48,6 +49,7 @@ class DecisionLog:
         self.alongside: Callable[[sqlite3.Connection], None] | None = None
         self._settings = settings
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._turn = threading.Lock()  # held while the connection is used
         self._lock = _lock(settings.path)
         try:
             self._connection = self._open()
@@ -80,17 +82,20 @@ class DecisionLog:
         self._next = first + n
         return first
 
-    def append(self, outcome: Outcome, first: int, request_id: str, latency: float) -> asyncio.Future[None]:
+    def append(
+        self, outcome: Outcome, first: int, request_id: str, latency: float, *, lone: bool = False
+    ) -> asyncio.Future[None]:
         """Write the decisions of a request, numbered from `first`; `latency` is in seconds.
 
-        The future is done once they are on disk, or fails with `LogFailedError`.
+        The future is done once they are on disk, or fails with `LogFailedError`. `lone` says that no other request is
+        in flight: then they are written here, if that need not wait. A thread takes 9 % of a Round-1 answer more.
         """
         now, posteriors = time.time(), self._settings.posteriors
 
         def insert(connection: sqlite3.Connection) -> None:
             insert_rows(connection, columns_of(outcome, first, now, request_id, latency, posteriors=posteriors))
 
-        return self._submit(insert, alone=False)
+        return self._submit(insert, alone=False, here=lone)
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do `work` in a transaction of its own; returns once it is on disk, or raises `LogFailedError`.
@@ -107,11 +112,30 @@ class DecisionLog:
         self._connection.close()
         self._lock.close()
 
-    def _submit(self, work: Work, *, alone: bool) -> asyncio.Future[Any]:
+    def _submit(self, work: Work, *, alone: bool, here: bool = False) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         job = _Job(work, loop.create_future(), loop, alone)
-        self._jobs.put(job)
+        if not (here and self._write_here(job)):
+            self._jobs.put(job)
         return job.done
+
+    def _write_here(self, job: _Job) -> bool:
+        """Write in the event loop; False if that would wait for the writer's thread, or for another program."""
+        if not self._jobs.empty() or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            try:
+                self._connection.execute("PRAGMA busy_timeout = 0")
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error:  # the writer's thread finds out what it is
+                return False
+            finally:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute(f"PRAGMA busy_timeout = {round(1e3 * BUSY_SECONDS)}")
+            _settle([(job, self._commit([job])[0])])
+            return True
+        finally:
+            self._turn.release()
 
     # ---- in the writer's thread -----------------------------------------------------------------
 
@@ -136,14 +160,17 @@ class DecisionLog:
                     following = more
                     break
                 group.append(more)
-            _notify(list(zip(group, self._commit(group), strict=True)))
+            with self._turn:
+                results = self._commit(group)
+            _notify(list(zip(group, results, strict=True)))
             if closing:
                 return
 
     def _commit(self, group: list[_Job]) -> list[Any]:
         """Commit a group; returns one result per job, or the error for its caller."""
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN IMMEDIATE")
             results = [job.work(self._connection) for job in group]
             if self.alongside is not None and not group[0].alone:
                 self.alongside(self._connection)
