@@ -13,7 +13,8 @@
     ├── NotFittedError                      a router was used before `fit`
     ├── ArtifactError                       a saved file cannot be used
     │   ├── NotAnArtifactError              not written by gainroute, or damaged
-    │   └── ArtifactVersionError            written in a format this version does not read
+    │   ├── ArtifactVersionError            written in a format this version does not read
+    │   └── SignatureError                  not signed by a trusted signer, or altered since
     ├── StorageError (also an OSError)      a file could not be written
     └── MissingExtraError (also an ImportError)  an optional dependency is not installed
 
@@ -36,6 +37,7 @@ __all__ = [
     "PosteriorError",
     "SettingError",
     "ShapeError",
+    "SignatureError",
     "StorageError",
     "TooFewSamplesError",
 ]
@@ -87,6 +89,10 @@ class NotAnArtifactError(ArtifactError):
 
 class ArtifactVersionError(ArtifactError):
     """The file is of a format that this version does not read."""
+
+
+class SignatureError(ArtifactError):
+    """The file or folder is not signed by a trusted signer, or was altered since."""
 
 
 class StorageError(GainrouteError, OSError):

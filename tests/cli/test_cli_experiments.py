@@ -22,6 +22,7 @@ from gainroute.errors import MissingExtraError
 from gainroute.experiments import checkout, figures, runner
 from gainroute.experiments.pages import reports
 from gainroute.experiments.records import load_record, save_record
+from gainroute.federation.pki.signatures import Trust, create_key, verified
 from gainroute.io.run_folder import PartyFolder, ServerFolder
 
 TINY = """
@@ -106,13 +107,23 @@ COLUMNS = ("--id-column", "key", "--label-column", "kind")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     base = tmp_path_factory.mktemp("own")
     views, labels = write_views(base / "old")
+    create_key(base / "signer.key")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reports, "encode", lambda *_: b"<svg/>")
         results = parsed(
             "train", "--views", *views, "--labels", labels, "--out", base / "run", *COLUMNS, "--budget", "0.25",
             "--codec", "int8", "--epochs", 2, "--local-epochs", 2, "--kind", "card=mlp",
+            "--sign-key", base / "signer.key",
         )  # fmt: skip
     return base, results
+
+
+def test_train_signs_what_it_writes(trained: tuple[Path, dict[str, Any]]) -> None:
+    base, _ = trained
+    trust = Trust([base / "signer.pub"])
+    for part in ("", "parties/front", "parties/card", "server", "server/router.safetensors"):
+        with verified(base / "run" / part, trust) as copy:
+            assert copy.exists()
 
 
 def test_train_leaves_a_folder_that_serves_a_report_and_numbers(trained: tuple[Path, dict[str, Any]]) -> None:

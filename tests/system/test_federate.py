@@ -118,10 +118,12 @@ def test_killed_processes_do_not_change_the_result(organisations):
     # The next version, undisturbed and from the start, aligns the same samples and trains the same models.
     for name in NAMES:
         shutil.rmtree(folder / name / "training" / "digits" / "work")
-    again = gainroute("federate", hub / "federation.toml", "--again", "--json")
+    gainroute("sign", "key", "--out", folder / "signer.key")
+    again = gainroute("federate", hub / "federation.toml", "--again", "--json", "--sign-key", folder / "signer.key")
     assert json.loads(again)["version"] == "v2"
     assert (hub / "out" / "v2" / "server" / "head.safetensors").read_bytes() == head
     assert (folder / NAMES[2] / "models" / "digits-v2" / "encoder.safetensors").read_bytes() == encoder
+    assert "unaltered" in gainroute("sign", "verify", hub / "out" / "v2", "--signer", folder / "signer.pub")
     shown = gainroute("federate", hub / "federation.toml", "--status")
     assert "calibrate" in shown
     assert "north-east" in shown

@@ -26,6 +26,7 @@ from gainroute.cli import (
     report,
     reproduce,
     route,
+    sign,
     train,
     up,
 )  # fmt: skip
@@ -89,6 +90,7 @@ for _command, _text in _COMMANDS.items():
     app.command(cls=ResumableCommand if _command in _RESUMABLE else Command, short_help=_text)(_command)
 app.add_typer(data.data, name="data", short_help="Prepare the benchmarks' data.")
 app.add_typer(party.certs, name="certs", short_help="Create and inspect certificates.")
+app.add_typer(sign.sign, name="sign", short_help="Sign routers and runs, and verify signatures.")
 
 
 def main() -> None:

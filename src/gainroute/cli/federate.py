@@ -12,6 +12,7 @@ import typer
 from gainroute.cli import _options as opt
 from gainroute.cli._command import needing, notes
 from gainroute.cli._output import console, print_json, table
+from gainroute.cli.sign import SignKey, read_key, sign_written
 
 __all__ = ["federate"]
 
@@ -26,6 +27,7 @@ def federate(
         typer.Option("--again", help="Start the next version: align, train and calibrate anew, with today's data."),
     ] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for a party that is away, before the run stops.")] = 60.0,
+    sign_key: SignKey = None,
     json: opt.Json = False,
 ) -> None:
     """Form a federation with running parties: align ids privately, train both routes, calibrate a router, deploy.
@@ -47,9 +49,12 @@ def federate(
         if status:
             _show_status(read_status(settings.out / version), json=json)
             return
+        key = None if sign_key is None else read_key(sign_key)  # first: an unusable key costs no training
         with show_progress() as progress:
             formation = Formation(settings, version, progress, wait)
             results: dict[str, Any] = asyncio.run(formation.run())
+            if key is not None:
+                sign_written(settings.out / version, key)
             trained = formation.trained_run()
             report = None if trained is None else report_run(trained, progress)
     folder = settings.out / version

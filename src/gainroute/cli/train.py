@@ -10,6 +10,7 @@ import typer
 from gainroute.cli import _options as opt
 from gainroute.cli._command import needing, notes
 from gainroute.cli._output import console, print_json
+from gainroute.cli.sign import SignKey, read_key, sign_written
 
 __all__ = ["train"]
 
@@ -47,6 +48,7 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace another run that the folder holds; it is refused otherwise.")
     ] = False,
+    sign_key: SignKey = None,
     json: opt.Json = False,
 ) -> None:
     """Train both routes on your own views, calibrate a router, and evaluate it on a held-out part.
@@ -62,12 +64,15 @@ def train(
         from gainroute.io.preprocess import parse_kinds
         from gainroute.training.run import train_run
 
+        key = None if sign_key is None else read_key(sign_key)  # first: an unusable key costs no training
         trained = train_run(
             views, labels, out, budget=budget, codec=codec, seed=seed, test=test,
             calibration=calibration,
             id_column=id_column, label_column=label_column, kinds=parse_kinds(kind or []), epochs=epochs,
             local_epochs=local_epochs, device=device, progress=progress, overwrite=overwrite, threads=threads,
         )  # fmt: skip
+        if key is not None:
+            sign_written(out, key)
         results = report_run(trained, progress)
     if json:
         print_json(results | {"warnings": warnings})

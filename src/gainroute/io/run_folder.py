@@ -10,6 +10,7 @@
       server/head.safetensors, masked.safetensors
       server/router.safetensors     the calibrated router, with the hashes of all models
       record.npz, results.json, report.html
+      run.sig                       the signature, if it was signed; parts and single files have their own (<file>.sig)
       work/                         checkpoints, and which run they belong to
 """
 
@@ -27,10 +28,20 @@ from gainroute.errors import ArtifactError, DataError, NotAnArtifactError
 from gainroute.routing.payload import check_codec
 from gainroute.routing.types import Provenance
 
-__all__ = ["SERVER", "OnnxFolder", "PartyFolder", "RunFolder", "ServerFolder", "hash_version_folder", "read_json"]
+__all__ = [
+    "SERVER",
+    "OnnxFolder",
+    "PartyFolder",
+    "RunFolder",
+    "ServerFolder",
+    "hash_version_folder",
+    "read_json",
+    "signature_file",
+]
 
 PathLike = str | os.PathLike[str]
 SERVER = "server"  # the holder of the fusion head, in a provenance
+SIGNATURE = "run.sig"
 
 
 class PartyFolder:
@@ -186,14 +197,19 @@ class RunFolder:
 
 
 def hash_version_folder(folder: PathLike) -> str:
-    """Hash of a folder: all its files except hidden ones."""
+    """Hash of a folder: all its files except hidden ones and its signature."""
     root = Path(folder)
-    files = [path for path in root.rglob("*") if path.is_file()]
+    files = [path for path in root.rglob("*") if path.is_file() and path != root / SIGNATURE]
     named = [(path.relative_to(root).as_posix(), path) for path in files]
     kept = [(name, path) for name, path in named if not any(part.startswith(".") for part in name.split("/"))]
     if not kept:
         raise DataError(f"{root} contains no file: a version is a folder with a model inside")
     return hash_named_files(kept)
+
+
+def signature_file(path: Path) -> Path:
+    """Where the signature of a file or folder is."""
+    return path / SIGNATURE if path.is_dir() else path.with_name(f"{path.name}.sig")
 
 
 def read_json(path: Path) -> dict[str, Any]:

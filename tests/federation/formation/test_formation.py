@@ -25,6 +25,7 @@ from gainroute.federation.party.settings import AuditSettings, PartySettings, So
 from gainroute.federation.pki.authority import Authority
 from gainroute.federation.pki.certificates import Identity
 from gainroute.federation.pki.credentials import ReloadingCertificate
+from gainroute.federation.pki.signatures import Trust, TrustSettings, create_key
 from gainroute.federation.transport.base import PartyRefusedError
 from gainroute.routing.artifacts import load
 from gainroute.training.prepare import split_rows
@@ -38,6 +39,7 @@ class Organisations:
 
     def __init__(self, folder: Path, samples: int = 180) -> None:
         self.folder, rng = folder, np.random.default_rng(7)
+        self.signing_key: Path | None = None
         self.authority = Authority.create(folder / "ca")
         self.labels = rng.integers(0, 3, samples)
         self.ids = np.array([f"patient-{i:04d}" for i in range(samples)])
@@ -69,7 +71,9 @@ class Organisations:
                 views=home / "views.npz",
                 labels=home / "labels.npz" if name == "ward" else None,
                 folder=home / "training",
+                signing_key=self.signing_key,
             ),
+            trust=None if self.signing_key is None else TrustSettings(signers=(self.signing_key.with_suffix(".pub"),)),
         )
 
     def federation(self, nodes: dict[str, PartyNode], **plan: object) -> FederationSettings:
@@ -149,8 +153,12 @@ def test_a_party_records_training_in_few_lines_and_its_ids_stay(tmp_path):
 
 def test_without_gradients_encoders_are_trained_alone_and_sent_once(tmp_path):
     organisations = Organisations(tmp_path)
+    organisations.signing_key = tmp_path / "signer.key"  # parties that serve signed versions only sign their own
+    create_key(organisations.signing_key)
     formation, results = asyncio.run(asyncio.wait_for(formed(organisations, exchange="embeddings"), 300))
     assert results["strong_accuracy"] > 0.8
+    trust = Trust([tmp_path / "signer.pub"])
+    assert len(trust.entries(tmp_path / "lab" / "models" / "trial-v1")) == 3
     assert not any("epoch" in line["outcome"] for line in audit(tmp_path, "lab"))
     assert formation.run_folder.server.router.is_file()
 

@@ -17,8 +17,10 @@ from party_helpers import StubParty
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.party.database_views import DatabaseViews
 from gainroute.federation.party.file_views import FileViews
-from gainroute.federation.party.settings import SourceSettings
+from gainroute.federation.party.settings import PartySettings, SourceSettings, TrainingSettings
 from gainroute.federation.party.sources import open_source
+from gainroute.federation.pki.certificates import CertificateFiles
+from gainroute.federation.pki.signatures import Trust, TrustSettings, create_key, load_key, sign, signer_name
 from gainroute.io.party_answers import read_columns, write_columns
 from gainroute.io.run_folder import PartyFolder, hash_version_folder
 
@@ -262,3 +264,73 @@ def test_new_views_do_not_make_a_new_version(tmp_path):
     assert set(after) == set(before)
     (version,) = after.values()
     assert np.isfinite(np.asarray(version.posteriors(["13"]))).all()
+
+
+# ---- signed versions --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def signer(tmp_path):
+    create_key(tmp_path / "keys" / "signer.key")
+    return load_key(tmp_path / "keys" / "signer.key")
+
+
+@pytest.mark.parametrize("kind", ["run", "columns", "factory"])
+def test_only_versions_of_a_trusted_signer_are_served(module, tmp_path, signer, kind):
+    models = tmp_path / "models"
+    models.mkdir()
+    if kind == "columns":
+        place = altered = models / "a.npz"
+        columns(place, model_hash="m")
+        settings = SourceSettings(columns=models)
+    else:
+        place = models / "v1"
+        trained(place)
+        altered = place / "local.safetensors"
+        settings = SourceSettings(run=models)
+    if kind == "factory":
+        module.make = lambda folder: StubParty(seed=len((folder / "local.safetensors").read_bytes()))
+        settings = SourceSettings(factory="party_of_mine:make", models=models, classes=tuple(NAMES), dimension=6)
+    expected = set(open_source(settings, "a").scan())
+    assert len(expected) == 1
+    source = open_source(settings, "a", trust=Trust([signer_name(signer)]))
+    assert source.scan() == {}, "not signed"
+    sign(place, signer)
+    (version,) = source.scan().values()
+    assert {version.model.hash} == expected
+    body = altered.read_bytes()
+    altered.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+    assert source.scan() == {}, "altered"
+
+
+def test_a_model_exchanged_between_check_and_load_is_not_served(tmp_path, signer, monkeypatch):
+    from gainroute.training import trained_run
+
+    trained(tmp_path / "run", seed=1)
+    genuine = next(iter(open_source(SourceSettings(run=tmp_path / "run"), "a").scan().values()))
+    expected = np.asarray(genuine.posteriors(["11"]))
+    sign(tmp_path / "run", signer)
+    trained(tmp_path / "evil", seed=2)
+    load = trained_run.load_model
+
+    def exchange_then_load(path):
+        for file in ("local.safetensors", "encoder.safetensors"):
+            (tmp_path / "run" / file).write_bytes((tmp_path / "evil" / file).read_bytes())
+        return load(path)
+
+    monkeypatch.setattr(trained_run, "load_model", exchange_then_load)
+    trust = Trust([signer_name(signer)])
+    (version,) = open_source(SourceSettings(run=tmp_path / "run"), "a", trust=trust).scan().values()
+    assert version.model.hash == genuine.model.hash
+    np.testing.assert_array_equal(version.posteriors(["11"]), expected)
+
+
+def test_a_party_that_trains_and_trusts_needs_a_key_to_sign_with(tmp_path, signer):
+    how = {
+        "name": "a", "coordinators": ("c",), "source": SourceSettings(run=tmp_path),
+        "tls": CertificateFiles(tmp_path, tmp_path, tmp_path), "trust": TrustSettings(signers=(tmp_path / "s.pub",)),
+    }  # fmt: skip
+    trains = {"coordinators": ("c",), "views": tmp_path / "v.npz"}
+    with pytest.raises(SettingError, match=r"training\.signing_key"):
+        PartySettings(**how, training=TrainingSettings(**trains))
+    assert PartySettings(**how, training=TrainingSettings(**trains, signing_key=tmp_path / "k")).trust

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from gainroute.errors import SettingError
@@ -24,6 +25,7 @@ from gainroute.federation.coordinator.outcome import Outcome, unlogged
 from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.settings import CoordinatorSettings, FusionSettings
 from gainroute.federation.coordinator.strong_source import StrongSource, load_strong_source
+from gainroute.federation.pki.signatures import Trust
 from gainroute.federation.transport.base import PartyConnection
 
 __all__ = ["Coordinator"]
@@ -47,7 +49,7 @@ class Coordinator:
         settings: CoordinatorSettings,
         connections: Sequence[PartyConnection],
         *,
-        load_strong: Callable[[FusionSettings], StrongSource] = load_strong_source,
+        load_strong: Callable[[FusionSettings], StrongSource] | None = None,
         certificates: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
         names = [c.name for c in connections]
@@ -60,7 +62,8 @@ class Coordinator:
         self.live = LiveStatistics()
         self.metrics = Metrics(self.live)
         self.parties = PartyLinks(connections, settings.rounds.one_seconds)
-        self._load_strong = load_strong
+        self._trust = None if settings.trust is None else Trust(settings.trust.signers)
+        self._load_strong = load_strong or partial(load_strong_source, trust=self._trust)
         self._checking: asyncio.Task[None] | None = None
         self._sample_bytes: dict[str, int] = {}
         self.log: DecisionLog
@@ -74,7 +77,7 @@ class Coordinator:
         """Open the log, load the last deployment, do the handshake, and accept requests."""
         self.log = await asyncio.to_thread(DecisionLog, self.settings.log)
         try:
-            self.operator = Operator(self.settings, self.parties, self.log, self._load_strong)
+            self.operator = Operator(self.settings, self.parties, self.log, self._load_strong, self._trust)
             absent = await self.parties.handshake(await self.operator.resume())
             for link in self.parties.links.values():
                 if link.name not in absent:

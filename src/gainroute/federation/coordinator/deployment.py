@@ -16,6 +16,7 @@ from gainroute._util.hashing import hash_contents
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.errors import HandshakeError
 from gainroute.federation.coordinator.strong_source import StrongSource
+from gainroute.federation.pki.signatures import Trust, verified
 from gainroute.io.run_folder import SERVER
 from gainroute.routing.artifacts import load
 from gainroute.routing.decide import BUDGET_REMEDY
@@ -122,10 +123,16 @@ class Deployment:
         return self.protection if self.control is None else self.control.controller.protection
 
 
-def load_deployment(path: Path, fusion: StrongSource, parties: tuple[str, ...]) -> Deployment:
-    """Load an artifact with its fusion and parties; the error lists everything that does not fit."""
-    identity = hash_contents(path)  # first: it reports a file that is missing
-    router = load(path)
+def load_deployment(
+    path: Path, fusion: StrongSource, parties: tuple[str, ...], trust: Trust | None = None
+) -> Deployment:
+    """Load an artifact with its fusion and parties; the error lists everything that does not fit.
+
+    With `trust`, the artifact has to be signed.
+    """
+    with verified(path, trust) as file:
+        identity = hash_contents(file)  # first: it reports a file that is missing
+        router = load(file)
     provenance = router.provenance_
     differences: list[str] = []
     holders = set(provenance.models) - {SERVER}

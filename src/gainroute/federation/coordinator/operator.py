@@ -19,6 +19,7 @@ from gainroute.federation.coordinator.errors import ConflictError, HandshakeErro
 from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.settings import CoordinatorSettings, FusionSettings
 from gainroute.federation.coordinator.strong_source import StrongSource
+from gainroute.federation.pki.signatures import Trust
 from gainroute.routing.payload import CODECS, embedding_bytes
 
 __all__ = ["Operator"]
@@ -36,9 +37,11 @@ class Operator:
         parties: PartyLinks,
         log: DecisionLog,
         load_strong: Callable[[FusionSettings], StrongSource],
+        trust: Trust | None = None,
     ) -> None:
         self.deployment: Deployment
         self._settings, self._parties, self._log, self._load_strong = settings, parties, log, load_strong
+        self.trust = trust
         self._lock = asyncio.Lock()
         self._spec: Spec = {}
         self._previous: Spec | None = None
@@ -196,7 +199,7 @@ class Operator:
     def _load(self, spec: Spec) -> Deployment:
         path = Path(spec["artifact"])
         fusion = self._load_strong(_fusion_settings(spec["fusion"]))
-        deployment = load_deployment(path, fusion, self._parties.names)
+        deployment = load_deployment(path, fusion, self._parties.names, self.trust)
         if deployment.hash != spec["hash"]:
             raise HandshakeError(
                 f"{path} has changed since it was put into use (its hash is {deployment.hash}, it was {spec['hash']}); "

@@ -13,6 +13,7 @@ from typing import Literal
 from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.tokens import check_hash
+from gainroute.federation.pki.signatures import TrustSettings
 
 __all__ = [
     "PREFIX", "BatchingSettings", "CapSettings", "ControllerSettings", "CoordinatorSettings", "CoordinatorTls",
@@ -271,6 +272,7 @@ class CoordinatorSettings:
     tokens: TokenSettings = field(default_factory=TokenSettings)
     controller: ControllerSettings | None = None
     drift: DriftSettings = field(default_factory=DriftSettings)
+    trust: TrustSettings | None = None  # with it, router and fusion have to be signed
 
     def __post_init__(self) -> None:
         if self.router.budget is not None and self.controller is not None and self.controller.budget is not None:

@@ -14,6 +14,7 @@ from gainroute._util.hashing import hash_contents
 from gainroute._util.importing import load_callable
 from gainroute.errors import DataError, MissingExtraError, SettingError
 from gainroute.federation.coordinator.settings import FusionSettings
+from gainroute.federation.pki.signatures import Trust, verified
 from gainroute.io.ids import rows_by_id
 from gainroute.io.run_folder import RunFolder, ServerFolder
 from gainroute.io.tables import read_table
@@ -66,10 +67,10 @@ def from_posteriors(
     return StrongSource(lambda found: found[0], source, identity, lookup=lookup)
 
 
-def load_strong_source(settings: FusionSettings) -> StrongSource:
-    """Load what the settings name."""
+def load_strong_source(settings: FusionSettings, trust: Trust | None = None) -> StrongSource:
+    """Load what the settings name. With `trust`, a run or a file has to be signed; a factory is installed code."""
     if settings.run is not None:
-        return _from_run(settings.run)
+        return _from_run(settings.run, trust)
     if settings.factory is not None:
         made = load_callable(settings.factory, "fusion.factory")()
         if not callable(made):
@@ -78,20 +79,23 @@ def load_strong_source(settings: FusionSettings) -> StrongSource:
         return from_function(made, settings.factory)
     if settings.strong is None:
         raise SettingError("fusion names no source; set fusion.run, fusion.factory or fusion.strong")
-    table = read_table(settings.strong)
+    with verified(settings.strong, trust) as file:
+        table, identity = read_table(file), hash_contents(file)
     ids = "ids" if table.format == "npz" else "id"
     table.require(ids, "strong_posterior", remedy=f"fusion.strong needs {ids} (N,) and strong_posterior (N, K)")
     posteriors, _ = table.matrix("strong_posterior")
-    return from_posteriors(table.objects(ids), posteriors, table.source, hash_contents(settings.strong))
+    return from_posteriors(table.objects(ids), posteriors, str(settings.strong), identity)
 
 
-def _from_run(folder: Path) -> StrongSource:
-    server = ServerFolder(folder)
-    identity = server.model_hash()
+def _from_run(folder: Path, trust: Trust | None) -> StrongSource:
     try:
         from gainroute.training.trained_run import load_fusion
     except ModuleNotFoundError as error:
         raise MissingExtraError("the fusion of a trained run", "torch") from error
-    run = RunFolder(folder.parent)
-    names = run.party_names if run.exists() else None
-    return StrongSource(load_fusion(folder), str(folder), identity, names)
+    if RunFolder(folder.parent).exists():  # which names the parties in order; a copy of the server's folder does not
+        only = (RunFolder("").description.name, f"{folder.name}/head.", f"{folder.name}/masked.")
+        with verified(folder.parent, trust, only) as run:
+            names, server = RunFolder(run).party_names, ServerFolder(run / folder.name)
+            return StrongSource(load_fusion(server.path), str(folder), server.model_hash(), names)
+    with verified(folder, trust) as copy:
+        return StrongSource(load_fusion(copy), str(folder), ServerFolder(copy).model_hash())

@@ -24,6 +24,7 @@ from gainroute.federation.formation.plan import NAME, FormationPlan, LabelSettin
 from gainroute.federation.formation.pseudonyms import PseudonymTable, kept_secret
 from gainroute.federation.formation.tasks import CHUNK_BYTES, Array
 from gainroute.federation.party.settings import TrainingSettings
+from gainroute.federation.pki.signatures import load_key, sign
 from gainroute.io.ids import id_texts, rows_by_id
 from gainroute.io.preprocess import apply_preprocess, fit_preprocess
 from gainroute.io.views import PartyView, read_view
@@ -352,6 +353,8 @@ class PartyTrainer:
             folder, self._name, ready.class_names, ready.preprocess, local=local, encoder=encoder, ids=ids,
             inputs=ready.inputs,
         )  # fmt: skip
+        if self._settings.signing_key is not None:
+            sign(home.path, load_key(self._settings.signing_key))
         return {"model": home.model_hash()}, []
 
     def _receive_answers(self, options: Mapping[str, Any], arrays: list[Array]) -> TaskAnswer:

@@ -21,6 +21,7 @@ from gainroute.federation.party.views import open_views
 from gainroute.federation.pki.access import Access, DenyList
 from gainroute.federation.pki.certificates import Identity
 from gainroute.federation.pki.credentials import ReloadingCertificate
+from gainroute.federation.pki.signatures import Trust
 from gainroute.federation.transport.grpc_server import GrpcServer, ServerOptions
 
 if TYPE_CHECKING:
@@ -51,10 +52,11 @@ class PartyNode:
         _check_own(self._certificate, settings.name)
         access = Access(settings.coordinators, None if settings.deny_list is None else DenyList(settings.deny_list))
         self._views = open_views(settings.views)
+        trust = None if settings.trust is None else Trust(settings.trust.signers)
         trains = bool(settings.training.coordinators)
         if trains and settings.source.run is not None:
             settings.source.run.mkdir(parents=True, exist_ok=True)
-        source = source or open_source(settings.source, settings.name, self._views, settings.threads)
+        source = source or open_source(settings.source, settings.name, self._views, settings.threads, trust)
         self._service = PartyService(settings, source, self._certificate)
         # A message is slightly longer than the numbers or ids in it.
         options = ServerOptions(

@@ -11,6 +11,7 @@ from typing import Literal
 from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
 from gainroute.federation.pki.certificates import CertificateFiles
+from gainroute.federation.pki.signatures import TrustSettings
 from gainroute.routing.payload import CODECS
 
 __all__ = [
@@ -166,6 +167,8 @@ class TrainingSettings:
         A gradient with a larger absolute value is refused.
     max_epsilon
         If set, labels are used only in plans with access "private" and at most this ε.
+    signing_key
+        Signs the versions that this party trains: the private key of one of `[trust] signers`.
     """
 
     coordinators: tuple[str, ...] = ()
@@ -178,6 +181,7 @@ class TrainingSettings:
     max_ids: int = 1_000_000
     max_gradient: float = 1e3
     max_epsilon: float | None = None
+    signing_key: Path | None = None
 
     def __post_init__(self) -> None:
         if self.coordinators and self.views is None:
@@ -196,8 +200,8 @@ class PartySettings:
         Names of the coordinators that are answered.
     tls
         The party's certificate and key, and the authority it trusts.
-    source, views, quota, audit, training
-        See the classes.
+    source, views, quota, audit, training, trust
+        See the classes. With `trust`, model versions have to be signed.
     listen
         ``host:port``; port 0 takes a free one.
     deny_list
@@ -229,6 +233,7 @@ class PartySettings:
     quota: QuotaSettings = field(default_factory=QuotaSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    trust: TrustSettings | None = None
     deny_list: Path | None = None
     codecs: tuple[str, ...] = CODECS
     workers: int = 1
@@ -251,6 +256,11 @@ class PartySettings:
             raise SettingError(f"training.coordinators names {strangers[0]!r}; add it to coordinators as well")
         if self.training.coordinators and self.source.run is None:
             raise SettingError("training needs source.run, the folder in which trained versions are kept: set it")
+        if self.trust and self.training.coordinators and self.training.signing_key is None:
+            raise SettingError(
+                "[trust] is set, so that versions trained here would be refused: set training.signing_key to the "
+                "private key of one of trust.signers"
+            )
         if not self.codecs or set(self.codecs) - set(CODECS):
             raise SettingError(f"codecs is {list(self.codecs)}; one or more of {', '.join(CODECS)} are needed")
         for name, least in (

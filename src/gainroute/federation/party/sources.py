@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from gainroute.errors import DataError, GainrouteError, MissingExtraError
 from gainroute.federation.party.model import ModelVersion, version_of
 from gainroute.federation.party.settings import SourceSettings
 from gainroute.federation.party.views import ViewSource
+from gainroute.federation.pki.signatures import Trust, verified
 from gainroute.federation.transport.base import ModelDescription
 from gainroute.io.answering_party import AnsweringParty
 from gainroute.io.party_answers import read_columns
-from gainroute.io.run_folder import OnnxFolder, PartyFolder, RunFolder, hash_version_folder
+from gainroute.io.run_folder import OnnxFolder, PartyFolder, RunFolder, hash_version_folder, signature_file
 
 __all__ = ["ModelSource", "open_source", "source_of"]
 
@@ -85,7 +87,13 @@ def source_of(*versions: ModelVersion) -> ModelSource:
     return ModelSource(lambda: list(by_place), lambda _: [], by_place.__getitem__)
 
 
-def open_source(settings: SourceSettings, name: str, views: ViewSource | None = None, threads: int = 1) -> ModelSource:
+def open_source(
+    settings: SourceSettings,
+    name: str,
+    views: ViewSource | None = None,
+    threads: int = 1,
+    trust: Trust | None = None,
+) -> ModelSource:
     """Return the source that the settings select.
 
     Parameters
@@ -98,35 +106,43 @@ def open_source(settings: SourceSettings, name: str, views: ViewSource | None = 
         Where views are found, unless the model has them itself.
     threads
         Threads that onnxruntime computes with; 0 leaves the choice to it.
+    trust
+        With it, a version has to be signed; a factory without `models` is installed code, and needs no signature.
     """
     run, onnx, columns, models = settings.run, settings.onnx, settings.columns, settings.models
     if run is not None:
         return ModelSource(
             lambda: _party_folders(run, name),
-            lambda place: list(PartyFolder(place).files),
-            lambda place: _trained(place, views),
+            lambda place: [*PartyFolder(place).files, signature_file(place)],
+            lambda place: _trained(place, views, trust),
         )
     if onnx is not None:
         return ModelSource(
             lambda: _onnx_folders(onnx, name),
-            lambda place: list(OnnxFolder(place).files),
-            lambda place: _onnx(place, name, settings, views, threads),
+            lambda place: [*OnnxFolder(place).files, signature_file(place)],
+            lambda place: _onnx(place, name, settings, views, threads, trust),
         )
     if columns is not None:
         return ModelSource(
             lambda: _answer_files(columns),
-            lambda place: [place],
-            lambda place: _precomputed(place, settings.classes),
+            lambda place: [place, signature_file(place)],
+            lambda place: _precomputed(place, settings.classes, trust),
         )
     make = load_callable(settings.factory, "source.factory")
     given = {} if views is None else {"views": views}
     if models is None:
         nowhere = Path(settings.factory)
         return ModelSource(lambda: [nowhere], lambda _: [], lambda _: _described(make(**given), settings, None))
+    copies = ExitStack()  # verified copies stay until the process ends: the object may read more files later
+
+    def from_folder(place: Path) -> ModelVersion:
+        folder = copies.enter_context(verified(place, trust))
+        return _described(make(folder, **given), settings, folder)
+
     return ModelSource(
         lambda: [place for place in sorted(_listed(models)) if place.is_dir()],
         lambda place: sorted(path for path in place.rglob("*") if path.is_file()),
-        lambda place: _described(make(place, **given), settings, place),
+        from_folder,
     )
 
 
@@ -146,14 +162,15 @@ def _party_folders(folder: Path, name: str) -> list[Path]:
     return [party.path for party in found if party.exists()]
 
 
-def _trained(place: Path, views: ViewSource | None) -> ModelVersion:
+def _trained(place: Path, views: ViewSource | None, trust: Trust | None) -> ModelVersion:
     try:
         from gainroute.training.trained_run import TrainedParty
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise MissingExtraError("serving a trained run", "torch") from None
-    return _answering(TrainedParty(place), PartyFolder(place).model_hash(), views)
+    with verified(place, trust) as folder:
+        return _answering(TrainedParty(folder), PartyFolder(folder).model_hash(), views)
 
 
 def _answering(party: AnsweringParty, model: str, views: ViewSource | None) -> ModelVersion:
@@ -195,11 +212,14 @@ def _onnx_folders(folder: Path, name: str) -> list[Path]:
     return [found for version in sorted(_listed(folder)) if (found := party_in(version)) is not None]
 
 
-def _onnx(place: Path, name: str, settings: SourceSettings, views: ViewSource | None, threads: int) -> ModelVersion:
+def _onnx(
+    place: Path, name: str, settings: SourceSettings, views: ViewSource | None, threads: int, trust: Trust | None
+) -> ModelVersion:
     from gainroute.io.onnx_party import OnnxParty
 
-    party = OnnxParty(place, name, class_names=settings.classes, threads=threads)
-    return _answering(party, OnnxFolder(place).model_hash(), views)
+    with verified(place, trust) as folder:
+        party = OnnxParty(folder, name, class_names=settings.classes, threads=threads)
+        return _answering(party, OnnxFolder(folder).model_hash(), views)
 
 
 # ---- a factory --------------------------------------------------------------------------------------
@@ -235,8 +255,10 @@ def _answer_files(path: Path) -> list[Path]:
     return [path]
 
 
-def _precomputed(path: Path, classes: Sequence[str]) -> ModelVersion:
-    found = read_columns(path)
+def _precomputed(path: Path, classes: Sequence[str], trust: Trust | None) -> ModelVersion:
+    with verified(path, trust) as file:
+        found = read_columns(file)
+        model = found.model_hash or hash_named_files([("columns", file)])
     names = found.class_names or tuple(classes)
     if len(names) != found.posteriors.shape[1]:
         raise DataError(
@@ -244,7 +266,7 @@ def _precomputed(path: Path, classes: Sequence[str]) -> ModelVersion:
             "to the file, or set source.classes"
         )
     return ModelVersion(
-        ModelDescription(found.model_hash or hash_named_files([("columns", path)]), found.embeddings.shape[1]),
+        ModelDescription(model, found.embeddings.shape[1]),
         names,
         lambda ids: found.take(found.posteriors, ids),
         lambda ids: found.take(found.embeddings, ids),

@@ -132,7 +132,7 @@ class LiveShadow:
         if kept is None:
             return
         try:
-            deployment = await asyncio.to_thread(_load_beside, Path(kept["artifact"]), running, self._parties.names)
+            deployment = await asyncio.to_thread(self._load_beside, Path(kept["artifact"]), running)
         except GainrouteError as error:
             await self._forget(str(error))
             return
@@ -144,7 +144,7 @@ class LiveShadow:
     async def load(self, artifact: Path, who: str, request_id: str) -> None:
         """Load a shadow router, in place of the current one."""
         running = self._operator.deployment
-        deployment = await asyncio.to_thread(_load_beside, artifact, running, self._parties.names)
+        deployment = await asyncio.to_thread(self._load_beside, artifact, running)
         if deployment.hash == running.hash:
             raise ConflictError(f"{artifact} is the router in use; load another one")
         await self._parties.confirm(deployment, "a shadow router")
@@ -170,6 +170,11 @@ class LiveShadow:
         deployment = await self._operator.switch(path, None, who, request_id)
         await self._log.write(lambda c: self._change(c, None, "shadow swap", who, request_id))
         self._begin(None)
+        return deployment
+
+    def _load_beside(self, path: Path, running: Deployment) -> Deployment:
+        deployment = load_deployment(path, running.fusion, self._parties.names, self._operator.trust)
+        _check_beside(deployment, running, self._parties.names)
         return deployment
 
     def _change(self, connection: sqlite3.Connection, new: Shadow | None, action: str, who: str, name: str) -> None:
@@ -260,9 +265,8 @@ class LiveShadow:
         }
 
 
-def _load_beside(path: Path, running: Deployment, parties: tuple[str, ...]) -> Deployment:
-    """Load a shadow router; it must read the same messages as the router in use."""
-    deployment = load_deployment(path, running.fusion, parties)
+def _check_beside(deployment: Deployment, running: Deployment, parties: tuple[str, ...]) -> None:
+    """Raise HandshakeError unless a shadow router reads the same messages as the router in use."""
     old, new = running.router, deployment.router
     wrong: list[str] = []
     has, needed = (None if r.classes is None else [str(c) for c in r.classes.tolist()] for r in (new, old))
@@ -276,5 +280,4 @@ def _load_beside(path: Path, running: Deployment, parties: tuple[str, ...]) -> D
     if others:
         wrong.append(f"it was calibrated with other models of {', '.join(others)}: switch to it with /admin/router")
     if wrong:
-        raise HandshakeError(f"{path} does not fit the router in use: " + "; ".join(wrong))
-    return deployment
+        raise HandshakeError(f"{deployment.path} does not fit the router in use: " + "; ".join(wrong))
