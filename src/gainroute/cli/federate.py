@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,10 +41,11 @@ def federate(
         from gainroute.experiments.run_report import report_run
         from gainroute.federation.formation.federate import Formation
         from gainroute.federation.formation.plan import load_federation_settings
-        from gainroute.federation.formation.run import read_status
+        from gainroute.federation.formation.status import newest_version, read_status
 
         settings = load_federation_settings(config)
-        version = _version(settings.out, again=again)
+        newest = newest_version(settings.out)
+        version = f"v{newest + 1 if again or not newest else newest}"
         if status:
             _show_status(read_status(settings.out / version), json=json)
             return
@@ -79,13 +79,6 @@ def federate(
     typer.echo(f"Serve it: gainroute coordinator --config {folder / 'coordinator.toml'}")
 
 
-def _version(out: Path, *, again: bool) -> str:
-    """The newest version, or the one after it."""
-    found = [int(path.name[1:]) for path in out.glob("v*") if re.fullmatch(r"v[0-9]+", path.name)]
-    newest = max(found, default=0)
-    return f"v{newest + 1 if again or not newest else newest}"
-
-
 def _show_status(status: dict[str, Any], *, json: bool) -> None:
     if json:
         print_json(status)
@@ -94,11 +87,15 @@ def _show_status(status: dict[str, Any], *, json: bool) -> None:
     for stage, state in status["stages"].items():
         stages.add_row(stage, state)
     console().print(stages)
-    parties = table("party", "works on", "MB up", "MB down")
+    if "progress" in status:
+        now = status["progress"]
+        typer.echo(f"{now['task']}: {now['done']} of {now['total']} {now['note']}")
+    parties = table("party", "works on", "samples per second", "MB up", "MB down")
     for name, party in status["parties"].items():
         doing = f"{party['stage']} {party['done']}/{party['total']}" if "stage" in party else "–"
         up, down = (f"{party.get(key, 0) / 1e6:.2f}" for key in ("bytes_up", "bytes_down"))
-        parties.add_row(name, doing, up, down)
+        pace = party.get("samples_per_second")
+        parties.add_row(name, doing, "–" if pace is None else f"{pace:,.0f}", up, down)
     console().print(parties)
     if "overlaps" in status:
         held = table("held by", "samples")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,8 @@ from gainroute.evaluation.metrics import tradeoff_curve
 from gainroute.federation.coordinator.api.curve import curve_points, expected_at, recommend
 from gainroute.federation.coordinator.deployment import SetPoint
 from gainroute.federation.coordinator.monitoring.statistics import LiveStatistics, RingBuffer
+from gainroute.federation.coordinator.settings import FederationFolder
+from gainroute.federation.formation.status import status_file
 
 
 @pytest.fixture
@@ -275,3 +278,27 @@ def test_live_statistics_do_not_grow():
         live.latency("round1", i)
     assert live.latencies()["round1"]["count"] == 10_000
     assert live.latencies()["round1"]["p50"] > 7e6
+
+
+# ---- a version that is being formed ---------------------------------------------------------------------
+
+
+def test_the_newest_run_of_federate_is_shown_once_it_has_begun(fed, tmp_path):
+    out = tmp_path / "federation"
+    told = {"version": "v11", "stages": {"align": "running"}, "parties": {"a": {"bytes_up": 12}}}
+
+    async def work():
+        async with running(fed.having(federation=FederationFolder(out=out))) as up:
+
+            async def shown():
+                return (await up.client.get("/api/federation")).json()
+
+            found = [await shown()]
+            for version in ("v9", "v10", "v11"):
+                (out / version / "work").mkdir(parents=True)
+            status_file(out / "v10").write_text("{}")
+            found.append(await shown())
+            status_file(out / "v11").write_text(json.dumps(told))
+            return [*found, await shown()]
+
+    assert asyncio.run(work()) == [{"run": None}, {"run": None}, {"run": told}]

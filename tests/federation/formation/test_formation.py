@@ -19,7 +19,7 @@ from gainroute.federation.formation.party_trainer import PartyTrainer
 from gainroute.federation.formation.plan import FederationSettings, FormationPlan, LabelSettings, PartyAddress
 from gainroute.federation.formation.pseudonyms import PseudonymTable
 from gainroute.federation.formation.remote import TrainingStream
-from gainroute.federation.formation.run import read_status
+from gainroute.federation.formation.status import read_status
 from gainroute.federation.party.process import PartyNode
 from gainroute.federation.party.settings import AuditSettings, PartySettings, SourceSettings, TrainingSettings
 from gainroute.federation.pki.authority import Authority
@@ -144,6 +144,7 @@ def test_a_party_records_training_in_few_lines_and_its_ids_stay(tmp_path):
     assert status["overlaps"]["lab ∩ ward ∩ clinic"] == 180  # in the order of the settings
     assert status["overlaps"]["clinic"] == 187
     assert all("stage" not in party for party in status["parties"].values()), "nobody works any more"
+    assert all(party["samples_per_second"] > 0 for party in status["parties"].values())
     train = formation._state["done"]["split"]["train"]
     assert [line["outcome"] for line in lines] == ["trained: epoch 1", "trained: epoch 2", "trained: epoch 3"]
     assert all(0 < line["count"] <= train and line["bytes_out"] > 0 for line in lines)

@@ -17,6 +17,7 @@ from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.api.admin import admin_routes
 from gainroute.federation.coordinator.api.docs_page import docs_page
 from gainroute.federation.coordinator.api.feedback import feedback_routes
+from gainroute.federation.coordinator.api.formation import formation_routes
 from gainroute.federation.coordinator.api.http import error_response, json_response
 from gainroute.federation.coordinator.api.inference import InferenceMiddleware, inference_routes
 from gainroute.federation.coordinator.api.status import status_routes
@@ -63,7 +64,7 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
     )
-    for routes in (triton_routes, inference_routes, feedback_routes, status_routes, admin_routes):
+    for routes in (triton_routes, inference_routes, feedback_routes, status_routes, formation_routes, admin_routes):
         app.include_router(routes(coordinator))
     app.include_router(dashboard_routes(coordinator.settings))
 

@@ -258,6 +258,13 @@ class DriftSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FederationFolder:
+    """Where `gainroute federate` forms the versions of this federation: a run in progress is on the dashboard."""
+
+    out: Path
+
+
+@dataclass(frozen=True, kw_only=True)
 class CoordinatorSettings:
     """All settings of a coordinator."""
 
@@ -272,6 +279,7 @@ class CoordinatorSettings:
     tokens: TokenSettings = field(default_factory=TokenSettings)
     controller: ControllerSettings | None = None
     drift: DriftSettings = field(default_factory=DriftSettings)
+    federation: FederationFolder | None = None
     trust: TrustSettings | None = None  # with it, router and fusion have to be signed
 
     def __post_init__(self) -> None:

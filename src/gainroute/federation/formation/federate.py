@@ -22,7 +22,8 @@ from gainroute.errors import DataError
 from gainroute.federation.formation.alignment import intersect, passes
 from gainroute.federation.formation.pseudonyms import kept_secret
 from gainroute.federation.formation.remote import RemoteParties, TrainingStream
-from gainroute.federation.formation.run import STAGES, FormationRun, check_aligned
+from gainroute.federation.formation.run import FormationRun, check_aligned
+from gainroute.federation.formation.status import STAGES
 from gainroute.federation.formation.tasks import CHUNK_BYTES, Array
 from gainroute.federation.transport.base import PartyConnection, connect
 from gainroute.io.run_folder import SERVER
@@ -276,6 +277,7 @@ class Formation(FormationRun):
             "# Serves this version to clients on this machine; deploy/coordinator.example.toml shows all settings.",
             "[router]", f"artifact = {json.dumps(str(server.router.absolute()))}",
             "[fusion]", f"run = {json.dumps(str(server.path.absolute()))}",
+            "[federation]", f"out = {json.dumps(str(self.settings.out.absolute()))}",
             "[tls]", *(f"{name} = {json.dumps(str(getattr(tls, name)))}" for name in ("ca", "certificate", "key")),
         ]  # fmt: skip
         for party in self.settings.party:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -48,6 +49,13 @@ class TrainingStream:
         self._call: Any = None
         self._number = 0
         self.sent_bytes = self.received_bytes = 0
+        self._recent = 0.0, 0.0  # samples, and the seconds they took
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """The party's pace: samples of its last answers per second from task to answer; None before the first."""
+        samples, seconds = self._recent
+        return samples / seconds if samples else None
 
     async def open(self) -> None:
         """Connect; raises PartyUnavailableError or PartyRefusedError."""
@@ -68,7 +76,7 @@ class TrainingStream:
     ) -> tuple[dict[str, Any], list[Array]]:
         """Have a task carried out, and return its values and arrays; `codec` encodes the floats that are sent."""
         self._number += 1
-        tensors = write_tensors(arrays, codec)
+        tensors, began = write_tensors(arrays, codec), time.monotonic()
         task = pb.Task(number=self._number, kind=kind, options=json.dumps(options or {}), tensors=tensors)
         try:
             await self._call.write(task)
@@ -85,6 +93,10 @@ class TrainingStream:
                 raise PartyRefusedError(self.name, f"task {kind!r}: {reply.failure.message[:2000]}")
             self.sent_bytes += tensor_bytes(tensors)
             self.received_bytes += tensor_bytes(reply.done.tensors)
+            samples = sum(tensor.shape[0] for tensor in reply.done.tensors if len(tensor.shape) > 1)
+            if samples:
+                before = self._recent
+                self._recent = 0.8 * before[0] + samples, 0.8 * before[1] + time.monotonic() - began
             return read_json_object(reply.done.values, "values"), read_tensors(reply.done.tensors)
         except aio.AioRpcError as error:
             raise rpc_error(self.name, error.code(), error.details() or "") from error

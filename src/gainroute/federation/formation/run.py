@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from gainroute._util.files import write_json
@@ -15,24 +15,37 @@ from gainroute._util.progress import Progress
 from gainroute.errors import DataError
 from gainroute.federation.formation.plan import FederationSettings
 from gainroute.federation.formation.remote import TrainingStream
+from gainroute.federation.formation.status import STAGES, status_file
 from gainroute.federation.formation.tasks import Array
 from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.base import PartyUnavailableError
 from gainroute.io.run_folder import RunFolder, read_json
 from gainroute.io.tables import read_table
 
-__all__ = ["STAGES", "FormationRun", "check_aligned", "read_status"]
+__all__ = ["FormationRun", "check_aligned"]
 
-STAGES = ("align", "split", "local", "strong", "deploy", "calibrate")
 RETRY_SECONDS = 1.0
 
 
-def read_status(folder: Path) -> dict[str, Any]:
-    """How far the run in a folder is, as `Formation` last wrote it."""
-    path = folder / "work" / "status.json"
-    if not path.is_file():
-        raise DataError(f"{folder} holds no run of `gainroute federate`; it writes {path.name} when it starts")
-    return read_json(path)
+class _Watched(Progress):
+    """Progress of the coordinator's own work: shown with every party's pace, and noted in the status."""
+
+    def __init__(self, shown: Progress, note: Callable[[Mapping[str, Any]], str]) -> None:
+        self._shown, self._note = shown, note
+        self._state: dict[str, Any] = {}
+
+    def start(self, name: str, total: int, done: int = 0) -> None:
+        self._state = {"task": name, "done": done, "total": total, "note": ""}
+        self._shown.start(name, total, done)
+        self._note(self._state)
+
+    def advance(self, note: str = "") -> None:
+        self._state |= {"done": self._state["done"] + 1, "note": note}
+        pace = self._note(self._state)
+        self._shown.advance("; ".join(filter(None, [note, pace])))
+
+    def say(self, text: str) -> None:
+        self._shown.say(text)
 
 
 class FormationRun:
@@ -51,7 +64,8 @@ class FormationRun:
     """
 
     def __init__(self, settings: FederationSettings, version: str, progress: Progress, wait: float = 60.0) -> None:
-        self.settings, self.version, self.progress, self._wait = settings, version, progress, wait
+        self.settings, self.version, self._wait = settings, version, wait
+        self.progress = _Watched(progress, self._note)
         self.run_folder = RunFolder(settings.out / version)
         self._work = self.run_folder.work
         self._names = [party.name for party in settings.party]
@@ -59,13 +73,14 @@ class FormationRun:
         self._certificate = ReloadingCertificate(settings.tls)
         self._bytes = {name: [0, 0] for name in self._names}
         self._status: dict[str, Any] = {"federation": settings.name, "version": version, "stages": {}, "parties": {}}
+        self._telling = threading.Lock()  # the event loop and a thread that trains write the status
         self._state_path = self._work / "formation.json"
         self._state: dict[str, Any] = {"done": {}}
 
     @property
     def payload_bytes(self) -> dict[str, tuple[int, int]]:
         """Bytes of numbers sent to and received from each party."""
-        for name, stream in self._streams.items():
+        for name, stream in list(self._streams.items()):
             self._bytes[name] = [stream.sent_bytes, stream.received_bytes]
         return {name: (sent, received) for name, (sent, received) in self._bytes.items()}
 
@@ -83,13 +98,22 @@ class FormationRun:
         self._status["stages"] = {stage: "done" if stage in self._state["done"] else "open" for stage in STAGES}
 
     def _tell(self, **more: Any) -> None:
-        parties = self._status["parties"]
-        for name, (sent, received) in self.payload_bytes.items():
-            parties.setdefault(name, {}).update(bytes_down=sent, bytes_up=received)
-        if "align" in self._state["done"]:
-            self._status["overlaps"] = self._state["done"]["align"]["overlaps"]
-        self._status |= {"time": time.time(), **more}
-        write_json(self._work / "status.json", self._status)
+        with self._telling:
+            parties = self._status["parties"]
+            for name, (sent, received) in self.payload_bytes.items():
+                parties.setdefault(name, {}).update(bytes_down=sent, bytes_up=received)
+            for name, stream in list(self._streams.items()):
+                parties[name]["samples_per_second"] = stream.samples_per_second
+            if "align" in self._state["done"]:
+                self._status["overlaps"] = self._state["done"]["align"]["overlaps"]
+            self._status |= {"time": time.time(), **more}
+            write_json(status_file(self.run_folder.path), self._status)
+
+    def _note(self, progress: Mapping[str, Any]) -> str:
+        """Note the coordinator's progress in the status; returns the parties' pace. Called by the thread that works."""
+        self._tell(progress=dict(progress))
+        pace = {name: stream.samples_per_second for name, stream in self._streams.items()}
+        return ", ".join(f"{name} {value:.0f}/s" for name, value in pace.items() if value)
 
     def _on_progress(self, party: str, state: Mapping[str, Any]) -> None:
         self._status["parties"].setdefault(party, {}).update(
@@ -104,6 +128,7 @@ class FormationRun:
         self._status["stages"][stage] = "running"
         for party in self._status["parties"].values():
             party.pop("stage", None)
+        self._status.pop("progress", None)
         self.progress.say(f"{stage}: begins")
         self._tell(stage=stage)
         deadline: float | None = None

@@ -2,6 +2,7 @@
 
 import { Bytes, Curve, LiveRate, atBudget } from "./charts.js";
 import { Decisions } from "./decisions.js";
+import { showFormation } from "./formation.js";
 import { Watching, alarmBanners } from "./watching.js";
 import { $, ENOUGH, attributes, bytes, clock, count, duration, el, keyed, many, milliseconds, percent, points, short, text, visible, withUnit } from "./dom.js";
 
@@ -68,6 +69,7 @@ async function look() {
     live.show({ history: rates.points, end: status.time, seconds: Math.min(page.seconds, Math.max(60, 60 * Math.ceil(known / 60))) });
     decisions.show(latest);
     await watching.show(status, page.seconds);
+    await showFormation(get, status.time);
   } catch (error) {
     page.lost ??= Date.now();
     page.reason = error.status ? error.message : "";
