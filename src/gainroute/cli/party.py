@@ -57,7 +57,9 @@ def party(
         from gainroute.federation.party.settings import load_party_settings
     settings = load_party_settings(config)
     if check:
-        print_json(PartyNode(settings).summary())
+        node = PartyNode(settings)
+        print_json(node.summary())
+        node.close()
         return
     if pseudonyms is not None:
         from gainroute.federation.formation.pseudonyms import PseudonymTable

@@ -189,7 +189,7 @@ def test_a_line_cut_off_by_a_crash_spoils_no_other(path):
         write(log, "late")
 
 
-def test_a_party_refuses_while_its_audit_log_cannot_be_written_and_recovers(tmp_path):
+def test_a_party_refuses_while_its_audit_log_cannot_be_written_and_recovers(tmp_path, caplog):
     federation = Federation(tmp_path)
     settings = federation.settings()
     folder = settings.audit.path.parent
@@ -208,3 +208,7 @@ def test_a_party_refuses_while_its_audit_log_cannot_be_written_and_recovers(tmp_
     reply = asyncio.run(asyncio.wait_for(main(), 30))
     assert reply.values.shape == (1, 3)
     assert names(settings.audit.path) == ["r", "r"]
+    said = [record.message for record in caplog.records if "audit log" in record.message]
+    assert len(said) == 2  # one line when it fails, one when it works again, whatever number was refused
+    assert said[0].startswith("the audit log cannot be written")
+    assert said[1].startswith("the audit log can be written again")

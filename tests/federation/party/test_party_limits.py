@@ -13,12 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from party_helpers import MODEL, Federation, StubParty, connected, serving
+from waiting import until
 
 from gainroute.errors import SettingError
+from gainroute.federation.party import request_audit
 from gainroute.federation.party.audit import AuditLog
 from gainroute.federation.party.quota import Quota
+from gainroute.federation.party.request_audit import RequestAudit
 from gainroute.federation.party.settings import AuditSettings, QuotaSettings
+from gainroute.federation.pki.access import Caller
 from gainroute.federation.transport.base import PartyRefusedError, PartyUnavailableError
+from gainroute.federation.transport.proto import party_pb2 as pb
 
 
 @pytest.fixture
@@ -61,6 +66,82 @@ def test_rounds_and_coordinators_are_charged_apart():
     never = quota.take("y", 2, 6)
     assert never.retry_after is None
     assert Quota(0, 0).take("x", 1, 10**9) is None
+
+
+def test_refused_requests_have_an_allowance_too():
+    now = [0.0]
+    quota = Quota(0, 0, lambda: now[0], refusals_per_minute=6)
+    assert quota.barred("x") is None
+    for _ in range(5):
+        quota.refused("x")
+    assert quota.barred("x") is None
+    quota.refused("x")
+    over = quota.barred("x")
+    assert over.retry_after == pytest.approx(10.0)
+    assert "6 refused requests per minute" in over.message
+    assert quota.barred("y") is None
+    quota.refused("x")  # requests refused for this reason cost nothing: the wait does not grow
+    assert quota.barred("x").retry_after == pytest.approx(10.0)
+    now[0] = 10.0
+    assert quota.barred("x") is None
+    unlimited = Quota(0, 0, lambda: 0.0)
+    unlimited.refused("x")
+    assert unlimited.barred("x") is None
+
+
+def test_a_flood_of_refused_requests_fills_no_disk_and_is_still_accounted_for(federation, caplog):
+    settings = federation.settings()
+    hostile = "\x01\u20ac\U0001f600" * 100
+
+    async def main():
+        async with serving(settings, StubParty()) as node, connected(federation, node) as connection:
+            await connection.describe()
+            session = connection._session
+            node._service._quota._clock = lambda: 0.0  # no allowance refills
+            codes = []
+            for _ in range(2000):
+                ask = pb.Request(round=1, model=hostile, request_id=hostile, ids=["1", "2"])
+                codes.append((await session.request(ask)).failure.code)
+            with pytest.raises(PartyUnavailableError, match="600 refused requests per minute"):
+                await connection.posteriors([1], model=MODEL, request_id="r")
+            return codes
+
+    codes = run(main())
+    assert codes == [pb.Failure.CODE_UNKNOWN_MODEL] * 600 + [pb.Failure.CODE_QUOTA] * 1400
+    lines = settings.audit.path.read_text().splitlines()
+    assert max(map(len, lines)) < 2048
+    assert len(lines) < 100
+    found = [json.loads(line) for line in lines]
+    assert sum(entry.get("requests", 1) for entry in found) == 2001
+    assert sum(entry["count"] for entry in found) == 4001
+    more = [entry for entry in found if "requests" in entry]
+    assert {entry["outcome"] for entry in more} == {"unknown_model", "quota"}
+    assert all(entry["seconds"] >= 0 and entry["coordinator"] == "main" for entry in more)
+    assert sum(record.message.startswith("refused") for record in caplog.records) == len(lines)
+
+
+def test_counted_refusals_are_written_when_the_interval_ends_and_again_if_that_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(request_audit, "REFUSAL_SECONDS", 0.01)
+    folder = tmp_path / "log"
+    folder.mkdir()
+    path = folder / "audit.jsonl"
+    log = AuditLog(path)
+    requests = RequestAudit(log, lambda: 0.0)
+    caller = Caller("main", "ff")
+
+    async def main():
+        for _ in range(request_audit.REFUSALS + 7):
+            assert requests.refused(caller, pb.Request(ids=["1"]), "invalid", "why")
+        folder.rename(tmp_path / "gone")
+        await until(lambda: requests._unrecorded)
+        (tmp_path / "gone").rename(folder)
+        await until(lambda: "requests" in path.read_text())
+
+    run(main())
+    requests.close()
+    log.close()
+    *_, last = (json.loads(line) for line in path.read_text().splitlines())
+    assert (last["outcome"], last["requests"], last["count"]) == ("invalid", 7, 7)
 
 
 def test_a_used_up_quota_is_reported_to_the_coordinator_and_audited(federation):

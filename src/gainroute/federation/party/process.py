@@ -75,7 +75,11 @@ class PartyNode:
 
     async def start(self) -> str:
         """Listen, and return the address, ``host:port``."""
-        port = await self._server.start(self.settings.listen)
+        try:
+            port = await self._server.start(self.settings.listen)
+        except BaseException:
+            self.close()
+            raise
         self.address = f"{self.settings.listen.rpartition(':')[0]}:{port}"
         self._rescanning = asyncio.ensure_future(self._keep_scanning())
         return self.address
@@ -113,6 +117,10 @@ class PartyNode:
             self._rescanning.cancel()
             await asyncio.gather(self._rescanning, return_exceptions=True)
         await self._server.stop(self.settings.drain_seconds if grace is None else grace)
+        self.close()
+
+    def close(self) -> None:
+        """Close what was opened to serve; `stop` does it too."""
         if self._training is not None:
             self._training.close()
         self._service.close()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from gainroute.errors import DataError, GainrouteError, InputError
 from gainroute.federation.party.audit import AuditLog
 from gainroute.federation.party.model import ModelVersion, is_temporary
 from gainroute.federation.party.quota import Quota
+from gainroute.federation.party.request_audit import ROUNDS, RequestAudit, request_id, short
 from gainroute.federation.party.settings import PartySettings
 from gainroute.federation.party.sources import ModelSource
 from gainroute.federation.pki.access import AccessDeniedError, Caller
@@ -26,10 +27,7 @@ log = logging.getLogger(__name__)
 REVISION = 1
 IMMEDIATE_SAMPLES = 2048  # looking up this many takes less than a millisecond
 SCAN_SECONDS = 1.0  # shortest interval at which Describe looks for new versions
-MAX_NAME = 256  # characters of a coordinator's names that are logged: a long one cannot flood the logs
-DENIAL_SECONDS = 60.0  # of the denials of one certificate, one per interval is recorded
-
-ROUNDS: Mapping[int, int] = {pb.ROUND_POSTERIORS: 1, pb.ROUND_EMBEDDINGS: 2}
+CHARGED = (pb.Failure.CODE_INVALID, pb.Failure.CODE_UNKNOWN_MODEL, pb.Failure.CODE_TOO_LARGE)  # the caller's fault
 
 
 class _RefusedError(Exception):
@@ -61,16 +59,19 @@ class PartyService:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._source, self._certificate, self._clock = settings, source, certificate, clock
-        self._quota = Quota(settings.quota.samples_per_minute, settings.quota.embeddings_per_minute)
-        audit = settings.audit
-        self.audit = AuditLog(audit.path, max_bytes=audit.max_bytes, keep=audit.keep, sync=audit.sync)
+        quota = settings.quota
+        self._quota = Quota(
+            quota.samples_per_minute, quota.embeddings_per_minute, clock, refusals_per_minute=quota.refusals_per_minute
+        )
         self._models = ThreadPoolExecutor(settings.workers, thread_name_prefix="model")
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="scan")
-        self._denials: dict[str, float] = {}
         self.versions = source.scan()
         self._scanned = clock()
         if not self.versions and not settings.training.coordinators:
             raise DataError("there is no model version to answer with: the log above says why; check [source]")
+        audit = settings.audit
+        self.audit = AuditLog(audit.path, max_bytes=audit.max_bytes, keep=audit.keep, sync=audit.sync)
+        self._requests = RequestAudit(self.audit, clock)
 
     # ---- versions -----------------------------------------------------------------------------------
 
@@ -116,7 +117,6 @@ class PartyService:
 
     async def answer(self, caller: Caller, request: pb.Request) -> pb.Response:
         """Answer a request. The audit line is written first: a request that cannot be recorded is not answered."""
-        unknown, outcome = 0, "answered"
         try:
             version = self._check(caller, request)
             if self.is_immediate(request):
@@ -124,25 +124,27 @@ class PartyService:
             else:
                 loop = asyncio.get_running_loop()
                 response = await loop.run_in_executor(self._models, self._compute, version, request)
-            unknown = len(response.answer.missing)
+            recorded = self._requests.answered(caller, request, len(response.answer.missing))
         except asyncio.CancelledError:
-            self._record(caller, request, 0, "cancelled")
+            self._requests.refused(caller, request, "cancelled")
             raise
         except Exception as error:  # noqa: BLE001 (whatever a model raises, the party continues)
             refused = error if isinstance(error, _RefusedError) else self._model_error(request, error)
             response = failure(request, refused.code, refused.message, refused.retry_after)
+            if refused.code in CHARGED:
+                self._quota.refused(caller.name)
             outcome = pb.Failure.Code.Name(refused.code).removeprefix("CODE_").lower()
-            more = {"outcome": outcome, "reason": refused.message, "coordinator": caller.name}
-            log.warning("refused", extra=_request_id(request) | more)
-        if not self._record(caller, request, unknown, outcome):
+            recorded = self._requests.refused(caller, request, outcome, refused.message)
+        if not recorded:
             return failure(request, pb.Failure.CODE_UNAVAILABLE, "its audit log cannot be written")
-        if log.isEnabledFor(logging.DEBUG) and outcome == "answered":
-            log.debug("answered", extra=_request_id(request) | {"count": len(request.ids)})
         return response
 
     def _check(self, caller: Caller, request: pb.Request) -> ModelVersion:
         """Return the requested model version, or raise if the request is invalid or exceeds a limit."""
         code, settings, count = pb.Failure, self._settings, len(request.ids)
+        barred = self._quota.barred(caller.name)
+        if barred is not None:
+            raise _RefusedError(code.CODE_QUOTA, barred.message, barred.retry_after or 0.0)
         round_ = ROUNDS.get(request.round)
         if round_ is None:
             raise _RefusedError(code.CODE_INVALID, f"round is {request.round}; 1 or 2 is needed")
@@ -150,12 +152,12 @@ class PartyService:
         if version is None:
             known = ", ".join(self.versions)
             raise _RefusedError(
-                code.CODE_UNKNOWN_MODEL, f"model {request.model[:MAX_NAME]!r} is unknown; known models: {known}"
+                code.CODE_UNKNOWN_MODEL, f"model {short(request.model)!r} is unknown; known models: {known}"
             )
         if round_ == 2 and request.codec not in settings.codecs:
             offered = ", ".join(settings.codecs)
             raise _RefusedError(
-                code.CODE_INVALID, f"codec {request.codec[:MAX_NAME]!r} is not offered; allowed are: {offered}"
+                code.CODE_INVALID, f"codec {short(request.codec)!r} is not offered; allowed are: {offered}"
             )
         if not count:
             raise _RefusedError(code.CODE_INVALID, "no ids were given; one or more are needed")
@@ -184,54 +186,21 @@ class PartyService:
         return write_answer(request, values, missing, POSTERIOR_ENCODING if posterior else request.codec)
 
     def _model_error(self, request: pb.Request, error: Exception) -> _RefusedError:
-        log.error("answering failed", extra=_request_id(request), exc_info=error)
+        log.error("answering failed", extra=request_id(request), exc_info=error)
         if isinstance(error, InputError):
             return _RefusedError(pb.Failure.CODE_INTERNAL, f"its model is broken: {error}")
         code = pb.Failure.CODE_UNAVAILABLE if is_temporary(error) else pb.Failure.CODE_INTERNAL
         # The text of another library's error may contain data or a password, so it is not sent.
-        kind, request_id = type(error).__name__, request.request_id[:MAX_NAME]
-        return _RefusedError(code, f"its model failed ({kind}); see request {request_id} in its log")
-
-    # ---- audit --------------------------------------------------------------------------------------
-
-    def _record(self, caller: Caller, request: pb.Request, unknown: int, outcome: str) -> bool:
-        try:
-            self.audit.write(
-                coordinator=caller.name,
-                fingerprint=caller.fingerprint,
-                request_id=request.request_id[:MAX_NAME],
-                round=ROUNDS.get(request.round, 0),
-                model=request.model[:MAX_NAME],
-                count=len(request.ids),
-                unknown=unknown,
-                outcome=outcome,
-            )
-        except (OSError, GainrouteError) as error:
-            more = _request_id(request) | {"reason": str(error)}
-            log.error("the audit log cannot be written", extra=more)  # noqa: TRY400
-            return False
-        return True
+        kind, name = type(error).__name__, short(request.request_id)
+        return _RefusedError(code, f"its model failed ({kind}); see request {name} in its log")
 
     def denied(self, error: AccessDeniedError) -> None:
-        """Record that a caller was denied access, at most once per minute and certificate."""
-        info = error.info
-        fingerprint = info.fingerprint if info is not None else ""
-        now = self._clock()
-        if now - self._denials.get(fingerprint, -DENIAL_SECONDS) < DENIAL_SECONDS:
-            return
-        if len(self._denials) > 1000:
-            self._denials.clear()
-        self._denials[fingerprint] = now
-        who = "" if info is None or info.identity is None else info.identity.name
-        log.warning("denied", extra={"coordinator": who, "fingerprint": fingerprint, "reason": str(error)})
-        self._record(Caller(who, fingerprint), pb.Request(), 0, f"denied: {error}")
+        """Record that a caller was denied access."""
+        self._requests.denied(error)
 
     def close(self) -> None:
         """Stop the threads and close the audit log."""
         self._models.shutdown(wait=False, cancel_futures=True)
         self._scanner.shutdown(wait=False, cancel_futures=True)
+        self._requests.close()
         self.audit.close()
-
-
-def _request_id(request: pb.Request) -> dict[str, object]:
-    return {"request_id": request.request_id[:MAX_NAME]}

@@ -110,10 +110,19 @@ class ViewSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaSettings:
-    """How much each coordinator may request per minute; 0 is no limit."""
+    """How much each coordinator may request per minute; 0 is no limit.
+
+    Attributes
+    ----------
+    samples_per_minute, embeddings_per_minute
+        Ids in Round 1 and in Round 2.
+    refusals_per_minute
+        Requests that are invalid, too large or for an unknown model. Beyond it, none of its requests is answered.
+    """
 
     samples_per_minute: int = 600_000
     embeddings_per_minute: int = 120_000
+    refusals_per_minute: int = 600
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
