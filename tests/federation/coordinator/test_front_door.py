@@ -14,12 +14,14 @@ import httpx
 import numpy as np
 import pytest
 from fake_federation import ADMIN, IDS, K, N, federation, outputs, running
+from waiting import until
 
 from gainroute.errors import DataError
+from gainroute.federation.coordinator import tokens as tokens_module
 from gainroute.federation.coordinator.open_inference import HEADER
 from gainroute.federation.coordinator.server import serve
 from gainroute.federation.coordinator.settings import FusionSettings
-from gainroute.federation.coordinator.tokens import Tokens, hash_token
+from gainroute.federation.coordinator.tokens import Grant, Tokens, hash_token
 
 
 @pytest.fixture
@@ -288,11 +290,57 @@ def test_on_loopback_without_tokens_foreign_pages_and_names_stay_out(fed):
     assert asyncio.run(work()) == [403, 403, 200, 403]
 
 
-def test_tokens_are_known_by_their_hashes():
-    tokens = Tokens({"a": hash_token("x"), "b": hash_token("y", slow=True)})
-    assert (tokens.holder("x"), tokens.holder("y"), tokens.holder("z")) == ("a", "b", None)
-    assert (tokens.remembered("y"), tokens.remembered("z")) == ("b", None)
-    assert not Tokens({})
+def test_tokens_are_known_by_their_hashes_and_a_slow_hash_is_computed_until_its_token_was_seen(monkeypatch):
+    computed = []
+    monkeypatch.setattr(tokens_module, "_scrypt", lambda *a, true=tokens_module._scrypt: computed.append(a) or true(*a))
+    a, b = (Grant(name, frozenset({"client"})) for name in "ab")
+    tokens = Tokens([(hash_token("x"), a), (hash_token("y", slow=True), b)])
+    computed.clear()
+    assert (tokens.find("x"), tokens.find("y"), tokens.find("z")) == (a, None, None)
+    assert not computed
+    assert (tokens.verify("z"), tokens.verify("y"), tokens.find("y")) == (None, b, b)
+    assert len(computed) == 2
+    assert not tokens.slow
+    assert tokens.verify("z") is None
+    assert len(computed) == 2
+
+
+def test_two_hundred_junk_tokens_are_limited_by_address_and_delay_nobody(fed, monkeypatch):
+    """Junk from one address costs few slow hashes, which nobody waits for who has another token."""
+    gate, hashing, tried = threading.Event(), threading.Event(), []
+
+    def slow(token, *_):
+        tried.append(token)
+        hashing.set()
+        assert gate.wait(20)
+        return "0" * 64
+
+    fed = fed.having(tokens={"client": {"shop": hash_token("c"), "old": hash_token("o", slow=True)}})
+    monkeypatch.setattr(tokens_module, "_scrypt", slow)
+    body = {"inputs": [tensor()]}
+
+    async def work():
+        async with running(fed) as up:
+
+            def ask(token):
+                return up.client.post(INFER, json=body, headers={"Authorization": f"Bearer {token}"})
+
+            junk = [asyncio.ensure_future(ask(f"junk {i}")) for i in range(200)]
+            await until(hashing.is_set)
+            honest = [await ask("c") for _ in range(3)]  # answered while a slow hash is being computed
+            waiting = sum(not task.done() for task in junk)
+            gate.set()
+            return honest, waiting, await asyncio.gather(*junk)
+
+    honest, waiting, junk = asyncio.run(work())
+    assert [response.status_code for response in honest] == [200] * 3
+    assert 1 <= waiting <= 30
+    assert len(tried) <= 30
+    refused = [response for response in junk if response.status_code == 429]
+    assert len(refused) >= 170
+    assert refused[0].json()["code"] == "too_many_requests"
+    assert "wrong token from 127.0.0.1" in refused[0].json()["error"]
+    assert int(refused[0].headers["Retry-After"]) >= 1
 
 
 # ---- a real socket, a real client -----------------------------------------------------------------------

@@ -11,10 +11,16 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gainroute._util.allowance import Allowance
 from gainroute.federation.coordinator.api.http import error_response
-from gainroute.federation.coordinator.errors import CoordinatorError, ForbiddenError, UnauthorizedError
+from gainroute.federation.coordinator.errors import (
+    CoordinatorError,
+    ForbiddenError,
+    TooManyRequestsError,
+    UnauthorizedError,
+)
 from gainroute.federation.coordinator.settings import CoordinatorSettings, is_loopback
-from gainroute.federation.coordinator.tokens import Tokens, bearer
+from gainroute.federation.coordinator.tokens import Grant, Tokens, bearer
 
 __all__ = ["AuthMiddleware"]
 
@@ -23,6 +29,11 @@ log = logging.getLogger("gainroute.coordinator.access")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 PUBLIC = ("/v2/health/live", "/v2/health/ready")  # for load balancers, which have no token; they answer yes or no only
 ADMIN = "/admin"
+MOST_HASHED = 64  # requests that wait for a slow hash at once
+SLOW = (
+    "some tokens have scrypt hashes, which are compared when a token is first used; replace them by tokens drawn with "
+    "gainroute coordinator --new-token"
+)
 
 
 class AuthMiddleware:
@@ -33,9 +44,14 @@ class AuthMiddleware:
 
     def __init__(self, app: ASGIApp, settings: CoordinatorSettings) -> None:
         self._app = app
-        self._clients, self._admins = Tokens(settings.tokens.client), Tokens(settings.tokens.admin)
+        self._tokens = Tokens(settings.tokens.grants())
+        self._has_admins = bool(settings.tokens.admin)
         self._open = settings.open_access
+        self._failures, self._most_failures = Allowance(), settings.tokens.failures_per_minute
         self._hashing = asyncio.Semaphore(1)  # guessing tokens against a slow hash occupies at most one core
+        self._hashed = 0  # requests that wait for it
+        if self._tokens.slow:
+            log.warning(SLOW)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -81,17 +97,15 @@ class AuthMiddleware:
             raise ForbiddenError(f"a page from {origin[:100]!r} may not send this; only the coordinator's own may")
         for_admins = path == ADMIN or path.startswith(f"{ADMIN}/")
         token = bearer(headers.get(b"authorization"), basic=not for_admins)
-        if token is not None:
-            admin = await self._holder(self._admins, token)
-            if admin is not None:
-                return f"admin:{admin}"
-            client = await self._holder(self._clients, token)
-            if client is not None and not for_admins:
-                return f"client:{client}"
-            if client is not None:
+        grant = None if token is None else self._tokens.find(token) or await self._verify(token, scope)
+        if grant is not None:
+            if "admin" in grant.roles:
+                return f"admin:{grant.holder}"
+            if for_admins:
                 raise ForbiddenError("this is a client token; an admin token is needed here")
+            return f"client:{grant.holder}"
         if for_admins:
-            if not self._admins:
+            if not self._has_admins:
                 raise ForbiddenError("no admin token is configured; add [tokens.admin] (coordinator --new-token)")
             raise UnauthorizedError("an admin token is needed here: Authorization: Bearer <token>")
         if self._open and token is None:
@@ -103,9 +117,30 @@ class AuthMiddleware:
             "a token is needed: Authorization: Bearer <token>" if token is None else "the token is not valid"
         )
 
-    async def _holder(self, tokens: Tokens, token: str) -> str | None:
-        known = tokens.remembered(token)
-        if known is not None or not tokens.slow:
-            return known or tokens.holder(token)
-        async with self._hashing:
-            return await asyncio.to_thread(tokens.holder, token)
+    async def _verify(self, token: str, scope: Scope) -> Grant | None:
+        """Try the slow hashes, if there are any; failures are counted by address, before the work is done."""
+        address = _network(scope)
+        wait = self._failures.take(address, self._most_failures)
+        if wait or self._hashed >= MOST_HASHED:
+            raise TooManyRequestsError(
+                f"too many requests with a wrong token from {address or 'this address'}; use a valid one, or ask again "
+                f"in {max(wait, 1):.0f} s",
+                wait,
+            )
+        if not self._tokens.slow:
+            return None
+        self._hashed += 1
+        try:
+            async with self._hashing:
+                grant = self._tokens.find(token) or await asyncio.to_thread(self._tokens.verify, token)
+        finally:
+            self._hashed -= 1
+        if grant is not None:
+            self._failures.take(address, self._most_failures, -1.0)
+        return grant
+
+
+def _network(scope: Scope) -> str:
+    """The address of the client; of an IPv6 address, its network, since one host has many of them."""
+    host = (scope.get("client") or ("",))[0]
+    return ":".join(host.split(":")[:4]) + "::" if ":" in host else host

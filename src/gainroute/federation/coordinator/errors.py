@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 from gainroute.errors import GainrouteError
 
 __all__ = [
     "BadRequestError", "BusyError", "ConflictError", "CoordinatorError", "DrainingError", "ForbiddenError",
-    "HandshakeError", "LogFailedError", "NotFoundError", "PartyMissingError", "TooLargeError", "UnauthorizedError",
-    "UnavailableError", "UnsupportedError",
+    "HandshakeError", "LogFailedError", "NotFoundError", "PartyMissingError", "TooLargeError", "TooManyRequestsError",
+    "UnauthorizedError", "UnavailableError", "UnsupportedError",
 ]  # fmt: skip
 
 
 class CoordinatorError(GainrouteError):
-    """A request that is refused; clients see `status`, `code` and, with 503, `retry_after` in seconds."""
+    """A request that is refused; clients see `status`, `code` and, with 429 and 503, `retry_after` in seconds."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal"
-    retry_after: ClassVar[int | None] = None
+    retry_after: int | None = None
 
     def __init_subclass__(cls, code: str, status: int | None = None, retry_after: int | None = None, **more: Any):
         super().__init_subclass__(**more)
@@ -57,6 +58,14 @@ class UnsupportedError(CoordinatorError, status=415, code="unsupported"):
 
 class HandshakeError(CoordinatorError, status=422, code="handshake"):
     """Router, models and parties do not fit together; the message says what differs."""
+
+
+class TooManyRequestsError(CoordinatorError, status=429, code="too_many_requests", retry_after=1):
+    """A quota is used up, or there were too many wrong tokens from one address; Retry-After says when to ask again."""
+
+    def __init__(self, message: str, seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = max(1, math.ceil(seconds))
 
 
 class UnavailableError(CoordinatorError, status=503, code="unavailable", retry_after=1):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
-from gainroute.federation.coordinator.tokens import check_hash
+from gainroute.federation.coordinator.tokens import Grant, check_hash
 from gainroute.federation.pki.signatures import TrustSettings
 
 __all__ = [
@@ -191,8 +191,16 @@ class TokenSettings:
 
     client: Mapping[str, str] = field(default_factory=dict)
     admin: Mapping[str, str] = field(default_factory=dict)
+    failures_per_minute: int = 30  # requests with a wrong token per address; beyond it they get 429
+
+    def grants(self) -> Iterator[tuple[str, Grant]]:
+        """What each hash stands for."""
+        for role in ("client", "admin"):
+            for holder, value in getattr(self, role).items():
+                yield value, Grant(holder, frozenset({role}))
 
     def __post_init__(self) -> None:
+        _at_least(self.failures_per_minute, 1, "tokens: failures_per_minute", "30 is a good choice")
         for kind in ("client", "admin"):
             for name, value in getattr(self, kind).items():
                 check_hash(value, f"tokens.{kind}.{name}")

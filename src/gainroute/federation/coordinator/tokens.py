@@ -1,7 +1,7 @@
 """Bearer tokens: the settings hold their hashes, never the tokens.
 
-``sha256:<64 hex digits>`` is for random tokens (`new_token`); ``scrypt:<n>:<r>:<p>:<salt>:<hash>`` (hex) is slow on
-purpose, for tokens chosen by a person.
+``sha256:<64 hex digits>`` is for random tokens (`new_token`): with 256 random bits, a fast hash is as safe as a slow
+one. ``scrypt:<n>:<r>:<p>:<salt>:<hash>`` (hex) is slow on purpose, for tokens chosen by a person; it is still accepted.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from gainroute.errors import SettingError
 
-__all__ = ["Tokens", "bearer", "check_hash", "hash_token", "new_token"]
+__all__ = ["Grant", "Tokens", "bearer", "check_hash", "hash_token", "new_token"]
 
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 SCRYPT = re.compile(r"scrypt:(\d{1,8}):(\d{1,2}):(\d{1,2}):([0-9a-f]{16,128}):([0-9a-f]{64})")
-REMEMBERED = 256
 
 
 def new_token() -> str:
@@ -66,47 +65,56 @@ def bearer(header: str | None, *, basic: bool = False) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class Grant:
+    """What a token stands for: its holder, and the holder's roles."""
+
+    holder: str
+    roles: frozenset[str]
+
+
 class Tokens:
-    """Looks up the holder of a token; `holders` are hashes by name."""
+    """Looks up what a token grants; `entries` are pairs of a hash and a grant.
 
-    def __init__(self, holders: Mapping[str, str]) -> None:
-        self._fast = {name: h for name, h in holders.items() if h.startswith("sha256:")}
-        self._slow = {name: m for name, h in holders.items() if (m := SCRYPT.fullmatch(h))}
-        # Valid tokens are cached by a keyed digest: the slow hash is computed once, and tokens are not kept.
+    Only `verify` computes slow hashes, and each of them stops mattering once its token has been seen: no other token
+    can have the same hash.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, Grant]]) -> None:
+        # Looked up by a keyed digest: the time that takes says nothing about the hashes.
         self._key = secrets.token_bytes(32)
-        self._known: OrderedDict[bytes, str] = OrderedDict()
-
-    def __bool__(self) -> bool:
-        return bool(self._fast or self._slow)
+        self._known: dict[bytes, Grant] = {}
+        self._slow: dict[str, Grant] = {}  # whose token was not seen yet
+        for value, grant in entries:
+            table, key = (self._known, self._digest(value)) if SHA256.fullmatch(value) else (self._slow, value)
+            table[key] = _merged(table.get(key), grant)
 
     @property
     def slow(self) -> bool:
-        """Whether a lookup may take a tenth of a second: use a thread."""
+        """Whether `verify` may find what `find` does not."""
         return bool(self._slow)
 
-    def remembered(self, token: str) -> str | None:
-        """The holder, if the token was valid before."""
-        return self._known.get(self._digest(token))
+    def find(self, token: str) -> Grant | None:
+        """What a token grants, in microseconds; None if it is not known."""
+        return self._known.get(self._digest(hash_token(token)))
 
-    def holder(self, token: str) -> str | None:
-        """The holder of a token; None if it is not valid. Every hash is compared, in constant time."""
-        found: str | None = None
-        fast = hash_token(token)
-        for name, expected in self._fast.items():
-            if hmac.compare_digest(fast, expected):
-                found = name
-        for name, match in self._slow.items():
-            n, r, p, salt, expected = match.groups()
+    def verify(self, token: str) -> Grant | None:
+        """Compare a token with the slow hashes as well, a tenth of a second each: use a thread."""
+        for value, grant in list(self._slow.items()):
+            n, r, p, salt, expected = SCRYPT.fullmatch(value).groups()  # type: ignore[union-attr] (checked at load)
             if hmac.compare_digest(_scrypt(token, int(n), int(r), int(p), bytes.fromhex(salt)), expected):
-                found = name
-        if found is not None:
-            self._known[self._digest(token)] = found
-            while len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-        return found
+                known = self._digest(hash_token(token))
+                self._known[known] = _merged(self._known.get(known), grant)
+                self._slow.pop(value, None)
+        return self.find(token)
 
-    def _digest(self, token: str) -> bytes:
-        return hmac.digest(self._key, token.encode(), "sha256")
+    def _digest(self, value: str) -> bytes:
+        return hmac.digest(self._key, value.encode(), "sha256")
+
+
+def _merged(before: Grant | None, grant: Grant) -> Grant:
+    """One token in several tables has the roles of all, under the name given last."""
+    return grant if before is None else Grant(grant.holder, before.roles | grant.roles)
 
 
 def _scrypt(token: str, n: int, r: int, p: int, salt: bytes) -> str:
