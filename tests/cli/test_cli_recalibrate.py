@@ -55,7 +55,7 @@ def _write(
             }  # fmt: skip
             insert_rows(connection, {name: [value] for name, value in row.items()})
             if told[i]:
-                give_feedback(connection, int(now.labels[i]), "test", decision=decision_id(i + 1))
+                give_feedback(connection, int(now.labels[i]), "local", decision=decision_id(i + 1))
         connection.execute("COMMIT")
     return artifact, log, now
 

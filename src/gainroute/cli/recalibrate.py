@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,10 @@ def recalibrate(
     min_labels: Annotated[
         int | None, typer.Option(show_default="200, or ten per class", help="Labels needed at least.")
     ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOLDER", help="A holder whose labels may decide alone; repeat for several."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Refit a router's calibrator, reliability and threshold from its decision log and the feedback in it.
@@ -37,9 +42,12 @@ def recalibrate(
     Some samples below the threshold must have been escalated at random (explore in the coordinator's settings);
     otherwise nothing is known about the strong route there. A router fitted on the older 70 % of the labelled decisions
     is compared with the old one on the rest, at the same rate; then one fitted on all of them is written.
+
+    Labels by one holder of a client's token count at most as many as those of all others together, unless --trust
+    names the holder.
     """
     with notes() as said:
-        result, comparison = _refit(router, log, out, days, min_labels)
+        result, comparison = _refit(router, log, out, days, min_labels, trust or ())
     if json:
         print_json(result | {"warnings": said})
         return
@@ -54,9 +62,13 @@ def recalibrate(
     )
     if result["unexplored"]:
         typer.echo(f"{result['unexplored']:,} decisions made while nothing was explored were left out.")
+    if result["left_out"]:
+        typer.echo(f"Left out were {result['left_out']}; --trust takes them all.")
 
 
-def _refit(path: Path, log: Path, out: Path, days: float | None, min_labels: int | None) -> tuple[dict[str, Any], str]:
+def _refit(
+    path: Path, log: Path, out: Path, days: float | None, min_labels: int | None, trusted: Collection[str]
+) -> tuple[dict[str, Any], str]:
     if days is not None and not days > 0:
         raise SettingError(f"--days is {days}; a number above 0 is needed")
     with needing("reading a decision log", "serve"):
@@ -68,8 +80,13 @@ def _refit(path: Path, log: Path, out: Path, days: float | None, min_labels: int
 
     old = load(path)
     since = 0.0 if days is None else time.time() - days * DAY
-    read = read_decisions(log, old, hash_contents(path), since)
-    new = refit(old, read.decisions, min_labels=min_labels)
+    read = read_decisions(log, old, hash_contents(path), since, trusted)
+    try:
+        new = refit(old, read.decisions, min_labels=min_labels)
+    except TooFewSamplesError as error:
+        if not read.left_out:
+            raise
+        raise TooFewSamplesError(f"{error}. Left out were {read.left_out}: use --trust if they are right") from None
     comparison: dict[str, Any] | None = None
     told = "Too few labels to hold some back for a comparison: run the new router in the shadow before you deploy it."
     labelled = np.flatnonzero(read.labelled)
@@ -86,6 +103,7 @@ def _refit(path: Path, log: Path, out: Path, days: float | None, min_labels: int
         "decisions": len(read.time),
         "labels": len(labelled),
         "unexplored": read.unexplored,
+        "left_out": read.left_out,
         "rate": float(read.escalated.mean()),
         "changes": [
             ["threshold", old.threshold_, new.threshold_],

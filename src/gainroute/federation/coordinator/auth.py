@@ -20,7 +20,7 @@ from gainroute.federation.coordinator.errors import (
     UnauthorizedError,
 )
 from gainroute.federation.coordinator.settings import CoordinatorSettings, is_loopback
-from gainroute.federation.coordinator.tokens import Grant, Tokens, bearer
+from gainroute.federation.coordinator.tokens import LOCAL, ROLES, Grant, Tokens, bearer
 
 __all__ = ["AuthMiddleware"]
 
@@ -29,6 +29,15 @@ log = logging.getLogger("gainroute.coordinator.access")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 PUBLIC = ("/v2/health/live", "/v2/health/ready")  # for load balancers, which have no token; they answer yes or no only
 ADMIN = "/admin"
+# Roles that open a path, by its beginning. Inference and explanations check the role themselves.
+DOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (ADMIN, ("admin",)),
+    ("/feedback", ("client", "feedback", "admin")),
+    ("/v2", ROLES),
+    ("/docs", ROLES),
+    ("/openapi.json", ROLES),
+    ("", ("client", "view", "admin")),
+)
 MOST_HASHED = 64  # requests that wait for a slow hash at once
 SLOW = (
     "some tokens have scrypt hashes, which are compared when a token is first used; replace them by tokens drawn with "
@@ -39,7 +48,7 @@ SLOW = (
 class AuthMiddleware:
     """Requires a token for everything that is not public.
 
-    Adds to the state of a request: `request_id`, `who` ("client:<name>", "admin:<name>", "local") and `headers`.
+    Adds to the state of a request: `request_id`, `grant`, `who` ("client:<name>", "admin:<name>", "local"), `headers`.
     """
 
     def __init__(self, app: ASGIApp, settings: CoordinatorSettings) -> None:
@@ -74,7 +83,8 @@ class AuthMiddleware:
             await send(message)
 
         try:
-            state["who"] = await self._authenticate(scope, headers)
+            grant = state["grant"] = await self._authenticate(scope, headers)
+            state["who"] = "" if grant is None else grant.who
         except CoordinatorError as error:
             await error_response(error)(scope, receive, reply)
         else:
@@ -87,10 +97,10 @@ class AuthMiddleware:
                          "ms": round(1e3 * (time.perf_counter() - began), 3)}  # fmt: skip
                 log.log(level, "%s %s %d", scope["method"], scope["path"], status, extra=extra)
 
-    async def _authenticate(self, scope: Scope, headers: dict[bytes, str]) -> str:
+    async def _authenticate(self, scope: Scope, headers: dict[bytes, str]) -> Grant | None:
         path: str = scope["path"]
         if path in PUBLIC:
-            return ""
+            return None
         host = headers.get(b"host", "")
         origin = headers.get(b"origin")
         if origin is not None and scope["method"] not in ("GET", "HEAD") and urlsplit(origin).netloc != host:
@@ -99,11 +109,11 @@ class AuthMiddleware:
         token = bearer(headers.get(b"authorization"), basic=not for_admins)
         grant = None if token is None else self._tokens.find(token) or await self._verify(token, scope)
         if grant is not None:
-            if "admin" in grant.roles:
-                return f"admin:{grant.holder}"
-            if for_admins:
-                raise ForbiddenError("this is a client token; an admin token is needed here")
-            return f"client:{grant.holder}"
+            needed = next(roles for start, roles in DOORS if path == start or path.startswith(f"{start}/"))
+            if not grant.may(*needed):
+                has = " and ".join(sorted(grant.roles))
+                raise ForbiddenError(f"this is a {has} token; a token for {' or '.join(needed)} is needed here")
+            return grant
         if for_admins:
             if not self._has_admins:
                 raise ForbiddenError("no admin token is configured; add [tokens.admin] (coordinator --new-token)")
@@ -112,7 +122,7 @@ class AuthMiddleware:
             # DNS rebinding: a foreign page can point its own name at 127.0.0.1, but cannot change the Host header.
             if not is_loopback(urlsplit(f"//{host}").hostname or ""):
                 raise ForbiddenError(f"Host is {host[:100]!r}; without tokens, only 127.0.0.1 and localhost are served")
-            return "local"
+            return LOCAL
         raise UnauthorizedError(
             "a token is needed: Authorization: Bearer <token>" if token is None else "the token is not valid"
         )

@@ -112,11 +112,13 @@ class Coordinator:
 
     # ---- answering ------------------------------------------------------------------------------
 
-    async def infer(self, ids: Sequence[str], request_id: str, encode: Callable[[Outcome, int], T]) -> T:
+    async def infer(
+        self, ids: Sequence[str], request_id: str, encode: Callable[[Outcome, int], T], holder: str | None = None
+    ) -> T:
         """Answer samples; returns once the decisions are on disk or, if the policy allows it, marked as unlogged.
 
         `encode` makes the reply from the outcome and the number of its first decision; it runs while the log is
-        written.
+        written. The decisions belong to `holder`.
         """
         began = time.perf_counter()
         n = len(ids)
@@ -125,7 +127,7 @@ class Coordinator:
             outcome = await self.batcher.answer(ids, request_id)
             first = self.log.numbers(n)
             lone = self.batcher.in_flight == n
-            on_disk = self.log.append(outcome, first, request_id, time.perf_counter() - began, lone=lone)
+            on_disk = self.log.append(outcome, first, request_id, time.perf_counter() - began, holder, lone=lone)
             try:
                 reply = encode(outcome, first)
             finally:

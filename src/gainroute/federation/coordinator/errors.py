@@ -37,7 +37,7 @@ class UnauthorizedError(CoordinatorError, status=401, code="unauthorized"):
 
 
 class ForbiddenError(CoordinatorError, status=403, code="forbidden"):
-    """An admin token is needed, or the request comes from a page of another origin."""
+    """The token lacks the role that is needed, or the request comes from a page of another origin."""
 
 
 class NotFoundError(CoordinatorError, status=404, code="not_found"):
@@ -45,7 +45,7 @@ class NotFoundError(CoordinatorError, status=404, code="not_found"):
 
 
 class ConflictError(CoordinatorError, status=409, code="conflict"):
-    """A sample id that is not unique, no router to roll back to, or no shadow router."""
+    """A sample id that is not unique, a label by another holder, no router to roll back to, or no shadow router."""
 
 
 class TooLargeError(CoordinatorError, status=413, code="too_large"):

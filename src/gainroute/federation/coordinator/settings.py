@@ -12,7 +12,7 @@ from typing import Literal
 
 from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
-from gainroute.federation.coordinator.tokens import Grant, check_hash
+from gainroute.federation.coordinator.tokens import ROLES, Grant, check_hash
 from gainroute.federation.pki.signatures import TrustSettings
 
 __all__ = [
@@ -187,23 +187,29 @@ class LogSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSettings:
-    """Hashed bearer tokens by the name of the holder; see `gainroute.federation.coordinator.tokens`."""
+    """Hashed bearer tokens by role and by the name of the holder; see `gainroute.federation.coordinator.tokens`.
+
+    A token that is listed under several roles has all of them.
+    """
 
     client: Mapping[str, str] = field(default_factory=dict)
+    infer: Mapping[str, str] = field(default_factory=dict)
+    feedback: Mapping[str, str] = field(default_factory=dict)
+    view: Mapping[str, str] = field(default_factory=dict)
     admin: Mapping[str, str] = field(default_factory=dict)
     failures_per_minute: int = 30  # requests with a wrong token per address; beyond it they get 429
 
     def grants(self) -> Iterator[tuple[str, Grant]]:
         """What each hash stands for."""
-        for role in ("client", "admin"):
+        for role in ROLES:
             for holder, value in getattr(self, role).items():
                 yield value, Grant(holder, frozenset({role}))
 
     def __post_init__(self) -> None:
         _at_least(self.failures_per_minute, 1, "tokens: failures_per_minute", "30 is a good choice")
-        for kind in ("client", "admin"):
-            for name, value in getattr(self, kind).items():
-                check_hash(value, f"tokens.{kind}.{name}")
+        for role in ROLES:
+            for name, value in getattr(self, role).items():
+                check_hash(value, f"tokens.{role}.{name}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +258,9 @@ class DriftSettings:
     false_alarm: float = 0.01
     memory: int = 5000
     min_feedback_probability: float = 0.1  # feedback with a smaller probability is stored, but not monitored
+    # Holders whose labels alone may raise an alarm. Those of an operator may; those of others only if the labels of the
+    # rest raise it as well.
+    trusted_holders: tuple[str, ...] = ()
     seconds: float = 1.0  # interval at which new answers and labels are examined
 
     def __post_init__(self) -> None:
@@ -298,7 +307,7 @@ class CoordinatorSettings:
             raise SettingError("party: the route table is empty; add a [[party]] with name and address")
         if len(set(names)) != len(names):
             raise SettingError(f"party: the names {names} repeat; each party is listed once")
-        if not self.tokens.client and not self.open_access:
+        if not (self.tokens.client or self.tokens.infer or self.open_access):
             raise SettingError(
                 f"tokens: there are none for clients, and host {self.server.host!r} is reachable by others; add "
                 "[tokens.client] (gainroute coordinator --new-token draws one), or bind to 127.0.0.1"
@@ -313,4 +322,6 @@ class CoordinatorSettings:
     @property
     def open_access(self) -> bool:
         """Whether clients need no token: the server is reachable from this machine only, and none is configured."""
-        return is_loopback(self.server.host) and not self.tokens.client
+        return is_loopback(self.server.host) and not any(
+            getattr(self.tokens, role) for role in ROLES if role != "admin"
+        )

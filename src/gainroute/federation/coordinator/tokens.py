@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from gainroute.errors import SettingError
 
-__all__ = ["Grant", "Tokens", "bearer", "check_hash", "hash_token", "new_token"]
+__all__ = ["LOCAL", "ROLES", "Grant", "Tokens", "bearer", "check_hash", "hash_token", "new_token"]
 
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 SCRYPT = re.compile(r"scrypt:(\d{1,8}):(\d{1,2}):(\d{1,2}):([0-9a-f]{16,128}):([0-9a-f]{64})")
@@ -65,12 +65,29 @@ def bearer(header: str | None, *, basic: bool = False) -> str | None:
     return None
 
 
+# infer: answers. client: answers, feedback on the holder's own decisions, their list, and the dashboard. feedback: true
+# labels of any decision. view: all decisions, their explanations, and the dashboard. admin: everything.
+ROLES = ("client", "infer", "feedback", "view", "admin")
+
+
 @dataclass(frozen=True)
 class Grant:
-    """What a token stands for: its holder, and the holder's roles."""
+    """What a token stands for: its holder, and the holder's roles. Without tokens, on loopback, there is no holder."""
 
-    holder: str
+    holder: str | None
     roles: frozenset[str]
+
+    def may(self, *roles: str) -> bool:
+        """Whether the holder has one of these roles; an admin has all."""
+        return "admin" in self.roles or not self.roles.isdisjoint(roles)
+
+    @property
+    def who(self) -> str:
+        """The holder in logs and in the audit trail."""
+        return "local" if self.holder is None else f"{'admin' if 'admin' in self.roles else 'client'}:{self.holder}"
+
+
+LOCAL = Grant(None, frozenset(ROLES) - {"admin"})
 
 
 class Tokens:

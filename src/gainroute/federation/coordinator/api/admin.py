@@ -101,7 +101,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
             raise ConflictError("drift is not monitored: drift.enabled is false in the settings")
         async with monitor.lock:
             found = await monitor.drift.reset(*_caller(request))
-        return json_response({"reset": {name: alarm.text for name, alarm in found.items()}})
+        return json_response({"reset": {name: str(alarm) for name, alarm in found.items()}})
 
     @routes.delete("/decisions", summary="Delete by decision id or by sample id")
     async def delete(request: Request, decision_id: str | None = None, sample_id: str | None = None) -> Response:

@@ -14,6 +14,7 @@ from gainroute.federation.coordinator.api.http import json_response, read_object
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.store import give_feedback
 from gainroute.federation.coordinator.errors import BadRequestError, CoordinatorError, TooLargeError
+from gainroute.federation.coordinator.tokens import Grant
 
 __all__ = ["feedback_routes"]
 
@@ -35,7 +36,8 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
         the classes are named 0 … K−1: elsewhere it could mean a column or a name. A sample id must belong to exactly
         one decision. If some decisions are more likely to be labelled than others of the same route, give the
         probability with which this one was chosen as `"probability"`, above 0 and up to 1. The valid items of a list
-        are accepted; the others are listed in `errors`.
+        are accepted; the others are listed in `errors`. A client's token labels the holder's own decisions, a token
+        with the role feedback labels all.
         """
         body = await read_object(request, coordinator.settings.server.max_body_bytes, (*KEYS, "feedback"))
         many = "feedback" in body
@@ -44,7 +46,7 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
             raise BadRequestError('"feedback" must be a list, and the only key')
         if len(items) > MOST:
             raise TooLargeError(f"{len(items)} labels at once; {MOST} are allowed: split the request")
-        who, classes = request.state.who, coordinator.classes
+        grant, classes = request.state.grant, coordinator.classes
         watched = coordinator.monitor.drift.enabled
 
         def work(connection: sqlite3.Connection) -> tuple[list[str], list[dict[str, Any]]]:
@@ -52,7 +54,7 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
             errors: list[dict[str, Any]] = []
             for index, item in enumerate(items):
                 try:
-                    accepted.append(_attach(connection, item, classes, who, watched))
+                    accepted.append(_attach(connection, item, classes, grant, watched))
                 except CoordinatorError as error:  # noqa: PERF203 (items fail one by one)
                     if not many:
                         raise
@@ -66,7 +68,7 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
     return routes
 
 
-def _attach(connection: sqlite3.Connection, item: Any, classes: tuple[str, ...], who: str, watched: bool) -> str:
+def _attach(connection: sqlite3.Connection, item: Any, classes: tuple[str, ...], grant: Grant, watched: bool) -> str:
     if not isinstance(item, dict) or not set(item) <= set(KEYS):
         raise BadRequestError(
             f"feedback is an object with label and one of decision_id, sample_id; allowed: {', '.join(KEYS)}"
@@ -79,8 +81,9 @@ def _attach(connection: sqlite3.Connection, item: Any, classes: tuple[str, ...],
         raise BadRequestError(f"decision_id or sample_id is {str(named)[:60]!r}; text is needed")
     label, probability = _column(item.get("label"), classes), _probability(item.get("probability"))
     return give_feedback(
-        connection, label, who, decision=decision, sample=sample, probability=probability, watched=watched
-    )
+        connection, label, grant.who, decision=decision, sample=sample, probability=probability, watched=watched,
+        holder=None if grant.may("feedback") else grant.holder,
+    )  # fmt: skip
 
 
 def _probability(given: Any) -> float | None:

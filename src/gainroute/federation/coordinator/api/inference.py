@@ -16,7 +16,7 @@ from gainroute.federation.coordinator.api.http import error_response, json_respo
 from gainroute.federation.coordinator.api.triton import EXTENSIONS
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.schema import decision_id
-from gainroute.federation.coordinator.errors import NotFoundError
+from gainroute.federation.coordinator.errors import ForbiddenError, NotFoundError
 from gainroute.federation.coordinator.open_inference import (
     HEADER,
     Tensor,
@@ -25,6 +25,7 @@ from gainroute.federation.coordinator.open_inference import (
     write_response,
 )
 from gainroute.federation.coordinator.outcome import Outcome
+from gainroute.federation.coordinator.tokens import Grant
 
 __all__ = ["InferenceMiddleware", "inference_routes"]
 
@@ -60,6 +61,9 @@ class InferenceMiddleware:
     async def _infer(self, scope: Scope, receive: Receive, name: str, version: str | None) -> Response:
         coordinator = self._coordinator
         settings, state = coordinator.settings, scope["state"]
+        grant: Grant = state["grant"]
+        if not grant.may("client", "infer"):
+            raise ForbiddenError(f"the roles of {grant.who} do not include inference; a token for infer is needed here")
         coordinator.check_model(name, version)
         body = await read_body(scope, receive, settings.server.max_body_bytes)
         request = parse_request(body, state["headers"].get(self._header), settings.batching.max_batch)
@@ -70,7 +74,7 @@ class InferenceMiddleware:
                 raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
             return write_response(request, name, used, lambda tensor: _tensor(coordinator, outcome, first, tensor))
 
-        reply, length = await coordinator.infer(request.ids, state["request_id"], encode)
+        reply, length = await coordinator.infer(request.ids, state["request_id"], encode, grant.holder)
         if length is None:
             return Response(reply, media_type="application/json")
         return Response(reply, headers={HEADER: str(length)}, media_type="application/octet-stream")

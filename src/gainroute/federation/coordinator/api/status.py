@@ -17,9 +17,10 @@ from gainroute.federation.coordinator.budget_control import control_status
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.store import latest, one, posterior, summarise_feedback
 from gainroute.federation.coordinator.deployment import Deployment
-from gainroute.federation.coordinator.errors import BadRequestError, ConflictError, NotFoundError
+from gainroute.federation.coordinator.errors import BadRequestError, ConflictError, ForbiddenError, NotFoundError
 from gainroute.federation.coordinator.monitoring.statistics import HISTORY_SECONDS
 from gainroute.federation.coordinator.outcome import ROUND2
+from gainroute.federation.coordinator.tokens import Grant
 from gainroute.routing.routers import ExpectedGainRouter
 
 __all__ = ["explanation_json", "operating_json", "status_json", "status_routes"]
@@ -39,7 +40,8 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
         nonlocal judged
         if not judged[1] or time.monotonic() - judged[0] > FRESH_SECONDS:
             judged = time.monotonic(), await asyncio.to_thread(summarise_feedback, coordinator.log.path)
-        return json_response(status_json(coordinator) | {"feedback": judged[1], "you": request.state.who})
+        found = status_json(coordinator, named=request.state.grant.may("view"))
+        return json_response(found | {"feedback": judged[1], "you": request.state.who})
 
     @routes.get("/curve", summary="The trade-off curve from calibration, with the operating point")
     async def curve() -> Response:
@@ -70,15 +72,21 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
         return json_response({"on": found["on"], "budget": found.get("budget"), "points": found["history"]})
 
     @routes.get("/decisions", summary="The latest decisions, newest first")
-    async def decisions(limit: int = 50) -> Response:
+    async def decisions(request: Request, limit: int = 50) -> Response:
+        """Those of the holder of the token; all of them with the role view."""
+        grant: Grant = request.state.grant
         if not 1 <= limit <= MOST_DECISIONS:
             raise BadRequestError(f"limit is {limit}; 1 … {MOST_DECISIONS} are allowed")
-        found = await asyncio.to_thread(latest, coordinator.log.path, limit)
+        holder = None if grant.may("view") else grant.holder
+        found = await asyncio.to_thread(latest, coordinator.log.path, limit, holder)
         listed = [_decision(row, _classes(coordinator, row)) for row in found]
         return json_response({"classes": coordinator.classes, "decisions": listed})
 
     @routes.get("/decisions/{decision_id}/explanation", summary="Explain one decision, class by class")
-    async def explanation(decision_id: str) -> Response:
+    async def explanation(request: Request, decision_id: str) -> Response:
+        """Needs the role view, since it shows the posterior of every party."""
+        if not request.state.grant.may("view"):
+            raise ForbiddenError("an explanation shows the parties' posteriors; a token for view is needed here")
         row = await asyncio.to_thread(one, coordinator.log.path, decision_id)
         return json_response(await asyncio.to_thread(explanation_json, coordinator, row))
 
@@ -100,8 +108,8 @@ def operating_json(deployment: Deployment) -> dict[str, Any]:
     }
 
 
-def status_json(coordinator: Coordinator) -> dict[str, Any]:
-    """The live status, without feedback."""
+def status_json(coordinator: Coordinator, *, named: bool = True) -> dict[str, Any]:
+    """The live status, without feedback; unless `named`, without the names of holders."""
     live, deployment, settings = coordinator.live, coordinator.deployment, coordinator.settings
     why = coordinator.not_ready()
     sent = live.bytes[1] + live.bytes[2]
@@ -126,8 +134,8 @@ def status_json(coordinator: Coordinator) -> dict[str, Any]:
         "operating_point": operating_json(deployment),
         "controller": {k: v for k, v in control_status(deployment.control).items() if k != "history"},
         "protection": deployment.floor,
-        "alarms": coordinator.monitor.alarms(),
-        "drift": coordinator.monitor.drift.status(),
+        "alarms": coordinator.monitor.alarms(named=named),
+        "drift": coordinator.monitor.drift.status(named=named),
         "shadow": coordinator.monitor.shadow.status(),
         "escalation": {
             "samples": live.samples,
@@ -176,7 +184,7 @@ def _decision(row: dict[str, Any], classes: tuple[str, ...]) -> dict[str, Any]:
 
     kept = (
         "decision_id", "sample_id", "request_id", "time", "label", "route", "score", "threshold", "probability",
-        "weak_prediction", "strong_prediction", "router", "bytes", "truth",
+        "weak_prediction", "strong_prediction", "router", "bytes", "truth", "holder",
     )  # fmt: skip
     judged = row["truth"] is not None and row["label"] >= 0  # a sample that no party has is not answered wrongly
     return {key: row[key] for key in kept} | {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from gainroute.control.logged_decisions import LoggedDecisions
 from gainroute.errors import DataError
+from gainroute.federation.coordinator.decision_log.label_holders import largest_share
 from gainroute.federation.coordinator.decision_log.store import reading
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2
 from gainroute.routing.labels import Labels
@@ -19,7 +20,7 @@ from gainroute.routing.types import BoolArray, FloatArray
 
 __all__ = ["ReadLog", "column", "local_posteriors", "logged_decisions", "read_decisions"]
 
-COLUMNS = "d.local, d.strong_prediction, d.probability, d.threshold, d.time, f.label"
+COLUMNS = "d.local, d.strong_prediction, d.probability, d.threshold, d.time, f.label, f.who"
 SINCE_VERSION_2 = ("d.explored AS explored, f.probability AS chance", "NULL AS explored, NULL AS chance")
 FROM = (
     "FROM decisions d LEFT JOIN feedback f USING (seq) "
@@ -36,20 +37,26 @@ class ReadLog:
     escalated: BoolArray  # (N,) whether the strong route answered
     time: FloatArray  # (N,) seconds since 1970
     unexplored: int = 0  # decisions left out because they were made without exploration
+    left_out: str = ""  # labels left out because one holder gave most of them
 
     def take(self, rows: Any) -> ReadLog:
         """Return only these decisions."""
         found: dict[str, Any] = {f.name: getattr(self.decisions, f.name) for f in fields(self.decisions)}
         part: dict[str, Any] = {k: v if v is None else v[:, rows] if v.ndim == 3 else v[rows] for k, v in found.items()}
         decisions = LoggedDecisions(**part)
-        return ReadLog(decisions, self.labelled[rows], self.escalated[rows], self.time[rows], self.unexplored)
+        kept = self.labelled[rows], self.escalated[rows], self.time[rows]
+        return ReadLog(decisions, *kept, self.unexplored, self.left_out)
 
 
-def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0) -> ReadLog:
+def read_decisions(
+    path: Path, router: Router, identity: str, since: float = 0.0, trusted: Collection[str] = ()
+) -> ReadLog:
     """Read the decisions of one router, without degraded answers and unknown samples.
 
     Decisions made without exploration are left out if there are others: they tell nothing about the strong route below
     the threshold. If there was never any exploration, the recalibration reports it.
+
+    Labels of one holder count as many as those of all others together at most, unless it is one of `trusted`.
 
     `identity` is the hash of the router's artifact, which names it in the log; `since` is in seconds since 1970. A
     coordinator may be writing the log at the same time.
@@ -74,12 +81,21 @@ def read_decisions(path: Path, router: Router, identity: str, since: float = 0.0
     blobs = [row["local"] for row in found if row["local"] is not None]
     if any(len(blob) != 4 * router.n_parties_ * k for blob in blobs):
         raise DataError(f"{path}: posteriors do not have the {router.n_parties_} × {k} numbers of this router")
+    who, drop, share = largest_share([row["who"] for row in found], trusted)
     chance = column(found, "chance")
+    if who:
+        chance[[row["who"] == who for row in found]] *= share  # labels that are drawn have a smaller probability
     decisions = logged_decisions(router, found, None if np.isnan(chance).all() else chance)
     if len(blobs) < len(found):
         decisions = replace(decisions, local_posteriors=None)
     labelled, escalated = (np.array([row[key] is not None for row in found]) for key in ("label", "strong_prediction"))
-    return ReadLog(decisions, labelled, escalated, column(found, "time"), unexplored)
+    left_out = ""
+    if who:
+        names = Labels(router.n_classes_, router.classes)
+        decisions = replace(decisions, labels=names.decode(np.where(drop, -1, column(found, "label", -1))))
+        left_out = f"{int(drop.sum()):,} of {int(labelled.sum()):,} labels, by {who}, who gave more than all others"
+        labelled &= ~drop
+    return ReadLog(decisions, labelled, escalated, column(found, "time"), unexplored, left_out)
 
 
 def column(rows: Sequence[Any], name: str, missing: float = np.nan) -> Any:

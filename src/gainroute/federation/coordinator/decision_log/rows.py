@@ -19,7 +19,14 @@ ROWS_PER_STATEMENT = (64, 8, 1)  # the thread that inserts gives up the interpre
 
 
 def columns_of(
-    outcome: Outcome, first: int, time: float, request_id: str, latency: float, *, posteriors: bool = True
+    outcome: Outcome,
+    first: int,
+    time: float,
+    request_id: str,
+    latency: float,
+    holder: str | None = None,
+    *,
+    posteriors: bool = True,
 ) -> dict[str, Any]:
     """Columns of a request's rows: a list with one value per row, or a single value that all rows share."""
     found: dict[str, Any] = {
@@ -38,6 +45,8 @@ def columns_of(
         "latency": latency,
         "capped": 0 if outcome.capped is None else outcome.capped.tolist(),
     }
+    if holder is not None:
+        found["holder"] = holder
     if outcome.explored is not None:
         found["explored"] = outcome.explored.tolist()
     if posteriors:

@@ -74,6 +74,11 @@ MIGRATIONS: tuple[str, ...] = (
         seq INTEGER NOT NULL REFERENCES decisions (seq) ON DELETE CASCADE
     );
     """,
+    # `holder` of the token that asked; NULL for older rows, and where no token was needed.
+    """
+    ALTER TABLE decisions ADD COLUMN holder TEXT;
+    CREATE INDEX decisions_by_holder ON decisions (holder) WHERE holder IS NOT NULL;
+    """,
 )
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process
@@ -82,7 +87,7 @@ JOURNAL_PAGES = 4000  # after which SQLite checkpoints the journal
 COLUMNS = (
     "seq", "sample_id", "request_id", "time", "local", "pooled", "strong", "score", "threshold", "probability",
     "route", "label", "weak_prediction", "strong_prediction", "router", "bytes", "latency", "explored",
-    "capped",
+    "capped", "holder",
 )  # fmt: skip
 
 

@@ -45,17 +45,19 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 # ---- decisions ----------------------------------------------------------------------------------
 
 
-def _select(path: Path, columns: Sequence[str], which: str, value: int | None) -> list[Row]:
+def _select(path: Path, columns: Sequence[str], which: str, *values: int | str | None) -> list[Row]:
     query = f"SELECT {', '.join('d.' + c for c in columns)}, f.label AS truth FROM decisions d "  # noqa: S608
     with reading(path) as connection:
-        found = connection.execute(f"{query} LEFT JOIN feedback f USING (seq) {which}", (value,)).fetchall()
+        found = connection.execute(f"{query} LEFT JOIN feedback f USING (seq) {which}", values).fetchall()
     return [dict(row) | {"decision_id": decision_id(row["seq"])} for row in found]
 
 
-def latest(path: Path, limit: int) -> list[Row]:
-    """The latest decisions, newest first, without posteriors."""
+def latest(path: Path, limit: int, holder: str | None = None) -> list[Row]:
+    """The latest decisions, or those of one holder, newest first, without posteriors."""
     wanted = [c for c in COLUMNS if c not in ("local", "pooled", "strong")]
-    return _select(path, wanted, "ORDER BY seq DESC LIMIT ?", limit)
+    if holder is None:
+        return _select(path, wanted, "ORDER BY d.seq DESC LIMIT ?", limit)
+    return _select(path, wanted, "WHERE d.holder = ? ORDER BY d.seq DESC LIMIT ?", holder, limit)
 
 
 def one(path: Path, name: str) -> Row:
@@ -102,22 +104,30 @@ def give_feedback(
     sample: str | None = None,
     probability: float | None = None,
     watched: bool = False,
+    holder: str | None = None,
 ) -> str:
     """Attach a true label to a decision, by its id or by a sample id that is unique; returns the decision id.
 
     `probability` is the probability with which this decision was chosen for labelling; None if it does not depend on
     the sample. With `watched`, the label is queued for the drift monitor, unless it corrects an earlier one: no label
-    counts twice.
+    counts twice. With `holder`, only that holder's decisions are found, and labels by others are not replaced.
     """
     where, value = _named(decision, sample)
-    found = connection.execute(f"SELECT seq FROM decisions WHERE {where} LIMIT 2", (value,)).fetchall()  # noqa: S608
+    own, values = ("", (value,)) if holder is None else (" AND holder = ?", (value, holder))
+    found = connection.execute(f"SELECT seq FROM decisions WHERE {where}{own} LIMIT 2", values).fetchall()  # noqa: S608
     if not found:
         what = f"decision about sample {sample!r}" if decision is None else f"decision {decision!r}"
         raise NotFoundError(f"there is no {what}; pass the decision_id of an answer")
     if len(found) > 1:
         raise ConflictError(f"sample {sample!r} was answered more than once; pass the decision_id")
     (number,) = found[0]
-    if watched and connection.execute("SELECT 1 FROM feedback WHERE seq = ?", (number,)).fetchone() is None:
+    before = connection.execute("SELECT who FROM feedback WHERE seq = ?", (number,)).fetchone()
+    if holder is not None and before is not None and before[0] != who:
+        raise ConflictError(
+            f"decision {decision_id(number)!r} was labelled by another holder; a token with the feedback role may "
+            "correct it"
+        )
+    if watched and before is None:
         connection.execute("INSERT INTO unwatched (seq) VALUES (?)", (number,))
     connection.execute(
         "INSERT INTO feedback (seq, label, time, who, probability) VALUES (?, ?, ?, ?, ?) "

@@ -83,9 +83,16 @@ class DecisionLog:
         return first
 
     def append(
-        self, outcome: Outcome, first: int, request_id: str, latency: float, *, lone: bool = False
+        self,
+        outcome: Outcome,
+        first: int,
+        request_id: str,
+        latency: float,
+        holder: str | None = None,
+        *,
+        lone: bool = False,
     ) -> asyncio.Future[None]:
-        """Write the decisions of a request, numbered from `first`; `latency` is in seconds.
+        """Write the decisions of a request by `holder`, numbered from `first`; `latency` is in seconds.
 
         The future is done once they are on disk, or fails with `LogFailedError`. `lone` says that no other request is
         in flight: then they are written here, if that need not wait. A thread takes 9 % of a Round-1 answer more.
@@ -93,7 +100,8 @@ class DecisionLog:
         now, posteriors = time.time(), self._settings.posteriors
 
         def insert(connection: sqlite3.Connection) -> None:
-            insert_rows(connection, columns_of(outcome, first, now, request_id, latency, posteriors=posteriors))
+            columns = columns_of(outcome, first, now, request_id, latency, holder, posteriors=posteriors)
+            insert_rows(connection, columns)
 
         return self._submit(insert, alone=False, here=lone)
 

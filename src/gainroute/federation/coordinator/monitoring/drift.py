@@ -11,7 +11,8 @@ import logging
 import sqlite3
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,12 @@ from gainroute.control.budget import ControlledDecision
 from gainroute.control.drift import DriftMonitor
 from gainroute.control.drift_report import DriftReport
 from gainroute.errors import SettingError
+from gainroute.federation.coordinator.decision_log.label_holders import named
 from gainroute.federation.coordinator.decision_log.reading import column, local_posteriors
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment
+from gainroute.federation.coordinator.monitoring.evidence import LabelEvidence
 from gainroute.federation.coordinator.operator import Operator
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2
 from gainroute.federation.coordinator.settings import DriftSettings
@@ -40,17 +43,21 @@ MOST_LABELS = 500  # per call: a label costs some 50 µs
 SAVE_SECONDS = 30.0  # greatest age of the saved scores; labels and alarms are saved at once
 QUERY = (
     "SELECT u.number, d.router, d.route, d.local, d.score, d.probability, d.explored, d.weak_prediction, "
-    "d.strong_prediction, f.label, f.probability AS chance FROM unwatched u JOIN decisions d USING (seq) "
+    "d.strong_prediction, f.label, f.who, f.probability AS chance FROM unwatched u JOIN decisions d USING (seq) "
     "JOIN feedback f USING (seq) WHERE u.number > ? ORDER BY u.number LIMIT ?"
 )
 
 
 @dataclass(frozen=True)
 class DriftAlarm:
-    """A current alarm: since when (seconds since 1970), and its message with the evidence."""
+    """A current alarm: since when (seconds since 1970), its message with the evidence, and whose labels they were."""
 
     since: float
     text: str
+    labels_by: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text}; labels by {self.labels_by}" if self.labels_by else self.text
 
 
 class LiveDrift:
@@ -59,10 +66,11 @@ class LiveDrift:
     def __init__(self, settings: DriftSettings, decisions: DecisionLog, operator: Operator) -> None:
         self.enabled = settings.enabled
         self.alarms: dict[str, DriftAlarm] = {}  # current ones, by name
+        self.withheld: dict[str, str] = {}  # alarms that depend on the labels of one holder, by name
         self.protection: float | None = None  # gain that every escalation must exceed
         self.labels_wait = True  # there may be some from before the start
         self._settings, self._log, self._operator = settings, decisions, operator
-        self._monitor: DriftMonitor | None = None
+        self._evidence: LabelEvidence | None = None
         # Copies: the monitor itself may be at work in another thread.
         self._report: DriftReport | None = None
         self._recommended: float | None = None
@@ -80,17 +88,24 @@ class LiveDrift:
         if not self.enabled:
             await self._protect(deployment)  # remove a floor set before the last restart
             return
-        monitor = await self._follow(deployment)
+        evidence = await self._follow(deployment)
+        monitor = evidence.all
         before = monitor.scores
         if len(score):
             await asyncio.to_thread(monitor.observe_scores, score, escalated)
-        labels = await self._take_labels(deployment, monitor) if self.labels_wait else 0
+        labels = await self._take_labels(deployment, evidence) if self.labels_wait else 0
         if self._report is None or labels or monitor.scores is not before:
-            self._report = await asyncio.to_thread(monitor.report)
-            self._recommended = monitor.recommended_min_gain
-        changed = self._note_alarms(self._report)
+            self._report, withheld = await asyncio.to_thread(evidence.report)
+            self._recommended = evidence.min_gain
+            for name in set(withheld) - set(self.withheld):
+                log.warning("alarm %s is withheld: %s", name, withheld[name], extra={"alarm": name, "raised": False})
+            self.withheld = withheld
+        changed = self._note_alarms(self._report, named(evidence.labels))
         if self._settings.protect:
-            monitor.protect(self)
+            if self._recommended is None or self.protection is None:
+                self.protection = self._recommended
+            else:  # fewer samples are escalated now and say less about the others, so it is never lowered
+                self.protection = max(self._recommended, self.protection)
         await self._protect(deployment)  # first: it must not wait for the disk
         self._unsaved |= bool(labels) or changed
         if self._unsaved or (monitor.scores is not before and time.monotonic() - self._saved > SAVE_SECONDS):
@@ -98,16 +113,16 @@ class LiveDrift:
 
     async def reset(self, who: str, request_id: str) -> dict[str, DriftAlarm]:
         """Reset the monitor and its alarms; returns the alarms."""
-        found, monitor = self.alarms, self._monitor
-        if monitor is None:
+        found, evidence = self.alarms, self._evidence
+        if evidence is None:
             return {}
-        monitor.reset()
-        self._report, self._recommended = monitor.report(), None
-        self.alarms, self.protection, self._since = {}, None, time.time()
+        evidence.reset()
+        self._report, self._recommended = evidence.all.report(), None
+        self.alarms, self.withheld, self.protection, self._since = {}, {}, None, time.time()
 
         def write(connection: sqlite3.Connection) -> None:
             self._write(connection)
-            before = {name: alarm.text for name, alarm in found.items()}
+            before = {name: str(alarm) for name, alarm in found.items()}
             audit(connection, who, request_id, "drift reset", before, {})
 
         await self._log.write(write)
@@ -118,20 +133,22 @@ class LiveDrift:
 
     async def save(self) -> None:
         """Save the state for a restart."""
-        if self._monitor is not None:
+        if self._evidence is not None:
             await self._log.write(self._write)
             self._unsaved = False
 
     # ---- output ---------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
-        """State for /api/status and metrics."""
+    def status(self, *, named: bool = True) -> dict[str, Any]:
+        """State for /api/status and metrics; unless `named`, without the names of holders."""
         report = self._report
         if not self.enabled or report is None:
             return {"enabled": self.enabled, "alarms": {}}
         return {
             "enabled": True,
-            "alarms": {name: asdict(alarm) for name, alarm in self.alarms.items()},
+            "alarms": {n: asdict(a if named else replace(a, labels_by="")) for n, a in self.alarms.items()},
+            "withheld": self.withheld if named else {},
+            "labels_by": dict(self._evidence.labels) if named and self._evidence is not None else {},
             "since": self._since,
             "window": self._settings.window,
             "scores": None if report.scores is None else asdict(report.scores) | {"drifted": report.scores.drifted},
@@ -150,31 +167,33 @@ class LiveDrift:
 
     # ---- inside ---------------------------------------------------------------------------------
 
-    async def _follow(self, deployment: Deployment) -> DriftMonitor:
-        """The monitor of this deployment's router: restored, or new."""
-        if self._monitor is not None and deployment.hash == self._hash:
-            self._monitor.router = deployment.router  # its threshold may have changed
-            return self._monitor
+    async def _follow(self, deployment: Deployment) -> LabelEvidence:
+        """The monitors of this deployment's router: restored, or new."""
+        if self._evidence is not None and deployment.hash == self._hash:
+            self._evidence.all.router = deployment.router  # its threshold may have changed
+            return self._evidence
         await self.save()
         settings, state = self._settings, STATE + deployment.hash
         names = ("window", "horizon", "false_alarm", "memory", "min_feedback_probability")
-        monitor = DriftMonitor(deployment.router, **{name: getattr(settings, name) for name in names})
+        given = {name: getattr(settings, name) for name in names}
+        evidence = LabelEvidence(lambda: DriftMonitor(deployment.router, **given), settings.trusted_holders)
         kept = (await asyncio.to_thread(get_state, self._log.path, (state,))).get(state)
-        self.alarms, self.protection, self._since = {}, None, time.time()
+        self.alarms, self.withheld, self.protection, self._since = {}, {}, None, time.time()
         if kept is not None:
             try:
-                monitor.restore(kept["monitor"])
+                evidence.all.restore(kept["monitor"])
+                evidence.restore(kept.get("evidence", {}))
             except (SettingError, KeyError, TypeError, ValueError) as error:
                 log.warning("the drift monitor starts afresh: %s", error)
-                monitor.reset()
+                evidence.reset()
             else:
                 self.alarms = {name: DriftAlarm(**alarm) for name, alarm in kept["alarms"].items()}
                 self.protection = kept["protection"] if settings.protect else None
                 self._since = kept["since"]
-        self._monitor, self._hash, self._report = monitor, deployment.hash, None
-        return monitor
+        self._evidence, self._hash, self._report = evidence, deployment.hash, None
+        return evidence
 
-    async def _take_labels(self, deployment: Deployment, monitor: DriftMonitor) -> int:
+    async def _take_labels(self, deployment: Deployment, evidence: LabelEvidence) -> int:
         self.labels_wait = False
 
         def read() -> list[sqlite3.Row]:
@@ -190,16 +209,21 @@ class LiveDrift:
             least = self._settings.min_feedback_probability
             useful = [r for r in own if r["chance"] is None or r["chance"] >= least]
             self._left_out += len(rows) - len(useful)
-            await asyncio.to_thread(_feed, monitor, deployment, useful)
+            feed = partial(_feed, deployment)
+            await asyncio.to_thread(evidence.feed, useful, feed)
         return len(rows)
 
-    def _note_alarms(self, report: DriftReport) -> bool:
+    def _note_alarms(self, report: DriftReport, labels_by: str) -> bool:
         """Log new and ended alarms; returns whether there are any."""
         now = time.time()
-        new = {n: DriftAlarm(now, text) for n, text in report.alarms.items() if n not in self.alarms}
+        new = {
+            n: DriftAlarm(now, text, "" if n == "scores" else labels_by)
+            for n, text in report.alarms.items()
+            if n not in self.alarms
+        }
         gone = [n for n in self.alarms if n not in report.alarms]
         for name, alarm in new.items():
-            log.warning("alarm %s: %s", name, alarm.text, extra={"alarm": name, "raised": True, "router": self._hash})
+            log.warning("alarm %s: %s", name, alarm, extra={"alarm": name, "raised": True, "router": self._hash})
         for name in gone:
             log.info("alarm %s has ended", name, extra={"alarm": name, "raised": False, "router": self._hash})
         # An alarm keeps the evidence it was raised with; only scores are compared again in every window.
@@ -212,7 +236,7 @@ class LiveDrift:
         if deployment.floor == self.protection or (self._operator.deployment is not deployment):
             return
         why = self.alarms.get("collaboration")
-        await self._operator.protect(self.protection, "" if why is None else why.text)
+        await self._operator.protect(self.protection, "" if why is None else str(why))
         if self.protection is None:
             log.warning("protection has ended", extra={"protection": None})
         else:
@@ -220,10 +244,11 @@ class LiveDrift:
             log.warning("protection: every escalation must gain more than %g", self.protection, extra=extra)
 
     def _write(self, connection: sqlite3.Connection) -> None:
-        if self._monitor is None:
+        if self._evidence is None:
             return
         state = {
-            "monitor": self._monitor.state(),
+            "monitor": self._evidence.all.state(),
+            "evidence": self._evidence.state(),
             "alarms": {name: asdict(alarm) for name, alarm in self.alarms.items()},
             "protection": self.protection,
             "since": self._since,
@@ -237,8 +262,8 @@ class LiveDrift:
         self._saved = time.monotonic()
 
 
-def _feed(monitor: DriftMonitor, deployment: Deployment, rows: Sequence[sqlite3.Row]) -> None:
-    """Feed the monitor with labelled decisions, those with a probability of their own separately."""
+def _feed(deployment: Deployment, monitor: DriftMonitor, rows: Sequence[sqlite3.Row]) -> None:
+    """Feed a monitor with labelled decisions, those with a probability of their own separately."""
     for with_chance in (False, True):
         some = [r for r in rows if (r["chance"] is not None) is with_chance]
         if some:

@@ -35,7 +35,7 @@ class Monitor:
         self, settings: DriftSettings, decisions: DecisionLog, operator: Operator, parties: PartyLinks
     ) -> None:
         self.drift = LiveDrift(settings, decisions, operator)
-        self.shadow = LiveShadow(decisions, operator, parties)
+        self.shadow = LiveShadow(decisions, operator, parties, settings.trusted_holders)
         self._seconds, self._operator = settings.seconds, operator
         self._scores: list[tuple[str, FloatArray, BoolArray]] = []
         self._outcomes: list[Outcome] = []
@@ -102,11 +102,12 @@ class Monitor:
         except Exception:
             log.exception("monitoring failed")
 
-    def alarms(self) -> list[dict[str, Any]]:
-        """Current alarms, the most serious first."""
+    def alarms(self, *, named: bool = True) -> list[dict[str, Any]]:
+        """Current alarms, the most serious first; unless `named`, without whose labels they were."""
         found = self.drift.alarms
         order = ("collaboration", "calibration", "scores")
-        return [{"name": n, "since": found[n].since, "text": found[n].text} for n in order if n in found]
+        texts = {name: str(alarm) if named else alarm.text for name, alarm in found.items()}
+        return [{"name": n, "since": found[n].since, "text": texts[n]} for n in order if n in found]
 
     async def _tick(self) -> None:
         while True:

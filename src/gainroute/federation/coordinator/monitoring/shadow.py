@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from gainroute._util.files import plain
 from gainroute._util.hashing import hash_contents
 from gainroute.control.shadow import compare_shadow
 from gainroute.errors import GainrouteError
+from gainroute.federation.coordinator.decision_log.label_holders import largest_share
 from gainroute.federation.coordinator.decision_log.reading import column, logged_decisions
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
@@ -41,9 +42,9 @@ COMPARE_SECONDS = 5.0  # least time between comparisons
 COMPARE_SHARE = 0.05  # greatest share of time spent on comparisons; one with 5,000 labels takes about a second
 MOST_LABELS = 5000
 QUERY = (
-    "SELECT d.local, d.strong_prediction, d.probability, d.threshold, f.label, f.probability AS chance FROM feedback f "
-    "JOIN decisions d USING (seq) WHERE f.seq >= ? AND d.router = ? AND d.route IN (?, ?) AND d.local IS NOT NULL "
-    "ORDER BY f.seq DESC LIMIT ?"
+    "SELECT d.local, d.strong_prediction, d.probability, d.threshold, f.label, f.who, f.probability AS chance "
+    "FROM feedback f JOIN decisions d USING (seq) WHERE f.seq >= ? AND d.router = ? AND d.route IN (?, ?) "
+    "AND d.local IS NOT NULL ORDER BY f.seq DESC LIMIT ?"
 )
 COUNT = "SELECT count(*), max(time) FROM feedback WHERE seq >= ?"
 
@@ -116,8 +117,10 @@ class Shadow:
 class LiveShadow:
     """Loads a shadow router, compares it with the router in use, and drops it or swaps it in."""
 
-    def __init__(self, decisions: DecisionLog, operator: Operator, parties: PartyLinks) -> None:
-        self._log, self._operator, self._parties = decisions, operator, parties
+    def __init__(
+        self, decisions: DecisionLog, operator: Operator, parties: PartyLinks, trusted_holders: Collection[str] = ()
+    ) -> None:
+        self._log, self._operator, self._parties, self._trusted = decisions, operator, parties, trusted_holders
         self.shadow: Shadow | None = None
         self.comparison: dict[str, Any] | None = None  # on labelled answers
         self._why = ""  # why there is none
@@ -228,6 +231,15 @@ class LiveShadow:
                 return
             rows = connection.execute(QUERY, (first, shadow.against, ROUND1, ROUND2, MOST_LABELS)).fetchall()
         self._judged = judged
+        who, drop, _ = largest_share([row["who"] for row in rows], self._trusted)
+        rows = [row for row, left_out in zip(rows, drop, strict=True) if not left_out]
+        if who and not rows:
+            self.comparison = None
+            self._why = (
+                "all labels are by one holder, and none decides alone: have another one label as well, or add it to "
+                "[drift] trusted_holders"
+            )
+            return
         counts = shadow.counts
         if not rows or not counts.kept + counts.escalated:
             if judged[0]:
