@@ -2,6 +2,7 @@
 
 A batch consists of whole requests and is answered by one `Deployment`: no request mixes routers, thresholds or model
 versions. A request without escalated samples is answered after Round 1, whatever the rest of its batch waits for.
+Holders of tokens take turns: the backlog of one does not delay another.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,9 +25,11 @@ from gainroute.federation.coordinator.errors import (
     TooLargeError,
     UnavailableError,
 )
+from gainroute.federation.coordinator.fair_queue import FairGate, FairQueue
+from gainroute.federation.coordinator.holder_quotas import HolderQuotas
 from gainroute.federation.coordinator.metrics import Metrics
 from gainroute.federation.coordinator.operator import Operator
-from gainroute.federation.coordinator.outcome import Outcome
+from gainroute.federation.coordinator.outcome import Outcome, degraded
 from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.rounds import (
     Replies,
@@ -45,6 +48,7 @@ __all__ = ["Batcher"]
 log = logging.getLogger("gainroute.coordinator")
 
 NAMED_REQUESTS = 32
+QUOTA = "quota:escalations"
 
 
 @dataclass(eq=False)
@@ -53,6 +57,7 @@ class _Pending:
 
     ids: Sequence[str]
     request_id: str
+    holder: str | None
     answer: asyncio.Future[Outcome]
     start: int = 0
     since: float = field(default_factory=time.perf_counter)
@@ -71,16 +76,17 @@ class Batcher:
         operator: Operator,
         batching: BatchingSettings,
         rounds: RoundSettings,
+        quotas: HolderQuotas,
         metrics: Metrics,
     ) -> None:
         self.draining = False
         self.in_flight = 0  # samples admitted and not yet answered
         self._parties, self._operator, self._metrics = parties, operator, metrics
-        self._batching, self._rounds = batching, rounds
-        self._queue: deque[_Pending] = deque()
-        self._queued = 0  # samples in the queue
+        self._batching, self._rounds, self._quotas = batching, rounds, quotas
+        self._admitted: Counter[str | None] = Counter()  # samples in flight by holder
+        self._queue: FairQueue[_Pending] = FairQueue()
         self._running = 0  # batches in Round 1
-        self._second = asyncio.Semaphore(batching.slots)
+        self._second = FairGate(batching.slots)
         self._timer: asyncio.Handle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -88,8 +94,8 @@ class Batcher:
         # One thread: a fusion need not be thread-safe, and torch starts threads of its own.
         self._fusing = ThreadPoolExecutor(1, thread_name_prefix="fusion")
 
-    def admit(self, n: int) -> None:
-        """Reserve room for n samples, or refuse them; `release` must follow."""
+    def admit(self, n: int, holder: str | None = None) -> None:
+        """Reserve room for n samples of a holder, or refuse them; `release` must follow."""
         if self.draining:
             raise DrainingError("the coordinator is stopping; ask another one, or try again in a moment")
         if n > self._batching.max_batch:
@@ -97,25 +103,27 @@ class Batcher:
                 f"{n} ids in one request; {self._batching.max_batch} are allowed: split the request, several are "
                 "answered at once"
             )
-        if self.in_flight + n > self._batching.max_queued:
-            raise BusyError(
-                f"{self.in_flight} samples wait for answers and {n} more would exceed {self._batching.max_queued}; "
-                "try again in a moment"
-            )
+        own = self._admitted.get(holder, 0)
+        share = self._batching.max_queued // (len(self._admitted) + (not own))
+        if own and own + n > share:
+            raise BusyError(f"{own} samples wait for answers and {n} more would exceed {share}; try again in a moment")
+        self._admitted[holder] = own + n
         self.in_flight += n
         self._idle.clear()
 
-    def release(self, n: int) -> None:
-        """Free the room of n samples."""
+    def release(self, n: int, holder: str | None = None) -> None:
+        """Free the room of n samples of a holder."""
         self.in_flight -= n
+        self._admitted[holder] -= n
+        if not self._admitted[holder]:
+            del self._admitted[holder]
         if not self.in_flight:
             self._idle.set()
 
-    async def answer(self, ids: Sequence[str], request_id: str) -> Outcome:
+    async def answer(self, ids: Sequence[str], request_id: str, holder: str | None = None) -> Outcome:
         """Answer samples that were admitted."""
-        pending = _Pending(ids, request_id, asyncio.get_running_loop().create_future())
-        self._queue.append(pending)
-        self._queued += len(ids)
+        pending = _Pending(ids, request_id, holder, asyncio.get_running_loop().create_future())
+        self._queue.put(holder, pending, len(ids))
         if self.in_flight == len(ids):  # no other request to batch with
             self._start_batches()
         else:
@@ -142,7 +150,7 @@ class Batcher:
     def _start_soon(self, wait: float) -> None:
         """Start batches after `wait` seconds, at the earliest once all requests of this loop iteration are queued."""
         loop = asyncio.get_running_loop()
-        if self._queued >= self._batching.max_batch:
+        if self._queue.cost >= self._batching.max_batch:
             wait = 0.0
             self._stop_timer()
         if self._timer is None:
@@ -155,12 +163,10 @@ class Batcher:
 
     def _start_batches(self) -> None:
         self._stop_timer()
-        while self._queue and self._running < self._batching.slots:
+        while self._queue.cost and self._running < self._batching.slots:
             batch: list[_Pending] = []
             n = 0
-            while self._queue and n + len(self._queue[0].ids) <= self._batching.max_batch:
-                pending = self._queue.popleft()
-                self._queued -= len(pending.ids)
+            while (pending := self._queue.take(self._batching.max_batch - n)) is not None:
                 if not pending.answer.done():  # a client that disconnected needs no answer
                     pending.start = n
                     n += len(pending.ids)
@@ -183,6 +189,8 @@ class Batcher:
                 pool = self._rounds.on_missing_party == "pool"
                 decision = decide(deployment, replies, len(ids), pool=pool)
                 outcome = answer_first(deployment, ids, replies, decision)
+                if self._quotas.limits_escalations:
+                    decision, outcome = self._within_quota(batch, decision, outcome)
             finally:
                 self._running -= 1
                 self._start_batches()
@@ -193,7 +201,10 @@ class Batcher:
                 else:
                     _hand_out(pending, outcome)
             if escalated:
-                outcome = await self._round_two(outcome, decision, request_ids)
+                costs = Counter[str | None]()
+                for pending in escalated:
+                    costs[pending.holder] += int(outcome.wanted[pending.rows].sum())
+                outcome = await self._round_two(outcome, decision, request_ids, costs)
                 for pending in escalated:
                     _hand_out(pending, outcome)
             waited = sum(began - pending.since for pending in batch)
@@ -204,11 +215,31 @@ class Batcher:
             self._fail(batch, DrainingError("the coordinator stopped before the answer was ready; ask again"))
             raise
 
-    async def _round_two(self, outcome: Outcome, decision: Decision, request_ids: str) -> Outcome:
+    def _within_quota(
+        self, batch: Sequence[_Pending], decision: Decision, outcome: Outcome
+    ) -> tuple[Decision, Outcome]:
+        """Keep the Round-1 answers of samples for which their holder has no escalations left; the best scores go on."""
+        refused: list[int] = []
+        for pending in batch:
+            wanted = pending.start + np.flatnonzero(outcome.wanted[pending.rows])
+            granted = self._quotas.escalations(pending.holder, len(wanted)) if len(wanted) else 0
+            refused += wanted[np.argsort(-outcome.score[wanted], kind="stable")][granted:].tolist()
+        if not refused:
+            return decision, outcome
+        escalate = decision.escalate.copy()
+        escalate[refused] = False
+        route = list(outcome.route)
+        for row in refused:
+            route[row] = degraded(QUOTA)
+        return replace(decision, escalate=escalate), replace(outcome, wanted=escalate, route=route)
+
+    async def _round_two(
+        self, outcome: Outcome, decision: Decision, request_ids: str, costs: Mapping[Hashable, float]
+    ) -> Outcome:
         rows = np.flatnonzero(decision.escalate)
         replies = Replies({}, {}, {}, 0.0)
         left = self._rounds.two_seconds
-        async with self._second:
+        async with self._second.turn(costs):
             if outcome.deployment.fusion.wants_embeddings:
                 ids = [outcome.ids[i] for i in rows.tolist()]
                 replies = await ask_second(self._parties, outcome.deployment, ids, request_ids, left)

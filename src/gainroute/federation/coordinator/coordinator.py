@@ -17,6 +17,7 @@ from gainroute.federation.coordinator.decision_log.store import delete_before, p
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import CoordinatorError, LogFailedError, NotFoundError
+from gainroute.federation.coordinator.holder_quotas import HolderQuotas
 from gainroute.federation.coordinator.metrics import Metrics
 from gainroute.federation.coordinator.monitoring.monitor import Monitor
 from gainroute.federation.coordinator.monitoring.statistics import LiveStatistics
@@ -62,6 +63,7 @@ class Coordinator:
         self.live = LiveStatistics()
         self.metrics = Metrics(self.live)
         self.parties = PartyLinks(connections, settings.rounds.one_seconds)
+        self.quotas = HolderQuotas(settings.quota)
         self._trust = None if settings.trust is None else Trust(settings.trust.signers)
         self._load_strong = load_strong or partial(load_strong_source, trust=self._trust)
         self._checking: asyncio.Task[None] | None = None
@@ -83,7 +85,7 @@ class Coordinator:
                 if link.name not in absent:
                     link.set_state("ok")
             self.batcher = Batcher(
-                self.parties, self.operator, self.settings.batching, self.settings.rounds, self.metrics
+                self.parties, self.operator, self.settings.batching, self.settings.rounds, self.quotas, self.metrics
             )
             if self.settings.controller is not None:
                 self.log.alongside = self.operator.save_control
@@ -122,9 +124,10 @@ class Coordinator:
         """
         began = time.perf_counter()
         n = len(ids)
-        self.batcher.admit(n)
+        self.quotas.charge(holder, n)
+        self.batcher.admit(n, holder)
         try:
-            outcome = await self.batcher.answer(ids, request_id)
+            outcome = await self.batcher.answer(ids, request_id, holder)
             first = self.log.numbers(n)
             lone = self.batcher.in_flight == n
             on_disk = self.log.append(outcome, first, request_id, time.perf_counter() - began, holder, lone=lone)
@@ -139,7 +142,7 @@ class Coordinator:
             asyncio.get_running_loop().call_soon(self._count, outcome, time.perf_counter() - began)
             return reply
         finally:
-            self.batcher.release(n)
+            self.batcher.release(n, holder)
 
     async def _logged(self, on_disk: Awaitable[None]) -> bool:
         """Wait for the log; False if it failed and the policy is to answer all the same."""

@@ -16,9 +16,9 @@ from gainroute.federation.coordinator.tokens import ROLES, Grant, check_hash
 from gainroute.federation.pki.signatures import TrustSettings
 
 __all__ = [
-    "PREFIX", "BatchingSettings", "CapSettings", "ControllerSettings", "CoordinatorSettings", "CoordinatorTls",
-    "DriftSettings", "FusionSettings", "LogSettings", "PartyEndpoint", "RoundSettings", "RouterSettings",
-    "ServerSettings", "TokenSettings", "is_loopback", "load_coordinator_settings",
+    "PREFIX", "BatchingSettings", "CapSettings", "ClientQuotaSettings", "ControllerSettings", "CoordinatorSettings",
+    "CoordinatorTls", "DriftSettings", "FusionSettings", "HolderQuota", "LogSettings", "PartyEndpoint",
+    "RoundSettings", "RouterSettings", "ServerSettings", "TokenSettings", "is_loopback", "load_coordinator_settings",
 ]  # fmt: skip
 
 PREFIX = "GAINROUTE_COORDINATOR_"
@@ -145,7 +145,9 @@ class BatchingSettings:
     # returns. Without a batch in flight, requests never wait. Larger batches cost less per sample.
     max_wait_ms: float = 5.0
     slots: int = 4  # batches in Round 1 at once, and as many in Round 2: keeps distant or slow parties busy
-    max_queued: int = 16384  # most samples accepted and not yet answered; beyond it requests get 503
+    # Most samples accepted and not yet answered, shared equally by the holders that have any; beyond it requests get
+    # 503. Every holder may have one request.
+    max_queued: int = 16384
 
     def __post_init__(self) -> None:
         _at_least(self.max_batch, 1, "batching: max_batch", "1024 is a good choice")
@@ -210,6 +212,39 @@ class TokenSettings:
         for role in ROLES:
             for name, value in getattr(self, role).items():
                 check_hash(value, f"tokens.{role}.{name}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HolderQuota:
+    """The quota of one holder; a key that is left out is that of all."""
+
+    name: str
+    requests_per_minute: int | None = None
+    samples_per_minute: int | None = None
+    escalations_per_minute: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_quota(self, "quota.holder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientQuotaSettings:
+    """What each holder of a token may use per minute; 0 sets no limit. At most a minute's worth can be used at once."""
+
+    requests_per_minute: int = 0  # inference and feedback; beyond it 429
+    samples_per_minute: int = 0  # beyond it 429
+    escalations_per_minute: int = 0  # beyond it the Round 1 answer is returned, marked degraded:quota:escalations
+    holder: tuple[HolderQuota, ...] = ()  # those that differ
+
+    def __post_init__(self) -> None:
+        _check_quota(self, "quota")
+
+
+def _check_quota(quota: HolderQuota | ClientQuotaSettings, where: str) -> None:
+    for name in ("requests_per_minute", "samples_per_minute", "escalations_per_minute"):
+        value = getattr(quota, name)
+        if value is not None:
+            _at_least(value, 0, f"{where}: {name}", "0 sets no limit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,6 +329,7 @@ class CoordinatorSettings:
     rounds: RoundSettings = field(default_factory=RoundSettings)
     log: LogSettings = field(default_factory=LogSettings)
     tokens: TokenSettings = field(default_factory=TokenSettings)
+    quota: ClientQuotaSettings = field(default_factory=ClientQuotaSettings)
     controller: ControllerSettings | None = None
     drift: DriftSettings = field(default_factory=DriftSettings)
     federation: FederationFolder | None = None

@@ -103,8 +103,11 @@ class Tokens:
         self._known: dict[bytes, Grant] = {}
         self._slow: dict[str, Grant] = {}  # whose token was not seen yet
         for value, grant in entries:
-            table, key = (self._known, self._digest(value)) if SHA256.fullmatch(value) else (self._slow, value)
-            table[key] = _merged(table.get(key), grant)
+            if SHA256.fullmatch(value):
+                known = self._digest(value)
+                self._known[known] = _merged(self._known.get(known), grant)
+            else:
+                self._slow[value] = _merged(self._slow.get(value), grant)
 
     @property
     def slow(self) -> bool:
@@ -118,7 +121,7 @@ class Tokens:
     def verify(self, token: str) -> Grant | None:
         """Compare a token with the slow hashes as well, a tenth of a second each: use a thread."""
         for value, grant in list(self._slow.items()):
-            n, r, p, salt, expected = SCRYPT.fullmatch(value).groups()  # type: ignore[union-attr] (checked at load)
+            _, n, r, p, salt, expected = value.split(":")
             if hmac.compare_digest(_scrypt(token, int(n), int(r), int(p), bytes.fromhex(salt)), expected):
                 known = self._digest(hash_token(token))
                 self._known[known] = _merged(self._known.get(known), grant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -20,6 +21,7 @@ __all__ = ["feedback_routes"]
 
 KEYS = ("decision_id", "sample_id", "label", "probability")
 MOST = 10_000
+CHUNK = 200  # labels in one transaction
 EXAMPLE = {"decision_id": "0006271f0c2b4d10", "label": "cat"}
 
 
@@ -49,10 +51,14 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
         grant, classes = request.state.grant, coordinator.classes
         watched = coordinator.monitor.drift.enabled
 
-        def work(connection: sqlite3.Connection) -> tuple[list[str], list[dict[str, Any]]]:
+        coordinator.quotas.charge(grant.holder)
+        accepted: list[str] = []
+        errors: list[dict[str, Any]] = []
+
+        def work(connection: sqlite3.Connection, start: int) -> tuple[list[str], list[dict[str, Any]]]:
             accepted: list[str] = []
             errors: list[dict[str, Any]] = []
-            for index, item in enumerate(items):
+            for index, item in enumerate(items[start : start + CHUNK], start):
                 try:
                     accepted.append(_attach(connection, item, classes, grant, watched))
                 except CoordinatorError as error:  # noqa: PERF203 (items fail one by one)
@@ -61,7 +67,10 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
                     errors.append({"index": index, "error": str(error), "code": error.code})
             return accepted, errors
 
-        accepted, errors = await coordinator.log.write(work)
+        for start in range(0, len(items), CHUNK):  # decisions are written in between
+            some, wrong = await coordinator.log.write(partial(work, start=start))
+            accepted += some
+            errors += wrong
         coordinator.monitor.drift.labels_wait = True
         return json_response({"accepted": accepted, "errors": errors})
 

@@ -1,4 +1,8 @@
-"""The decision log's writer: one thread, group commits, and futures that are done once the data is on disk."""
+"""The decision log's writer: one thread, group commits, and futures that are done once the data is on disk.
+
+Decisions and other writes, such as feedback, take turns: decisions wait for one other write at most, however many are
+queued, and other writes for one group of decisions.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import queue
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,31 +153,22 @@ class DecisionLog:
     # ---- in the writer's thread -----------------------------------------------------------------
 
     def _write(self) -> None:
-        following: _Job | None = None
-        while True:
-            job = following or self._jobs.get()
-            following = None
-            if job is None:
-                return
-            group = [job]
-            closing = False
-            while not job.alone and len(group) < MAX_GROUP:
-                try:
-                    more = self._jobs.get_nowait()
-                except queue.Empty:
-                    break
-                if more is None:
-                    closing = True
-                    break
-                if more.alone:
-                    following = more
-                    break
-                group.append(more)
-            with self._turn:
-                results = self._commit(group)
-            _notify(list(zip(group, results, strict=True)))
-            if closing:
-                return
+        decisions, others = deque[_Job](), deque[_Job]()
+        closing = False
+        while not closing or decisions or others:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    job = self._jobs.get(block=not (closing or decisions or others))
+                    if job is None:
+                        closing = True
+                    else:
+                        (others if job.alone else decisions).append(job)
+            first = [decisions.popleft() for _ in range(min(len(decisions), MAX_GROUP))]
+            for group in (first, [others.popleft()] if others else []):
+                if group:
+                    with self._turn:
+                        results = self._commit(group)
+                    _notify(list(zip(group, results, strict=True)))
 
     def _commit(self, group: list[_Job]) -> list[Any]:
         """Commit a group; returns one result per job, or the error for its caller."""
