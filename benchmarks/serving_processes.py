@@ -113,7 +113,7 @@ def coordinator_config(pool: Pool, home: str, router: Path, fusion: str, address
         f'[server]\nport = 0\n[router]\nartifact = "{router}"\n'
         f'[fusion]\nfactory = "benchmarks.serving_models:{fusion}"\n{rows}{_tls(files)}'
         f"[rounds]\none_seconds = {ANSWER_SECONDS}\ntwo_seconds = {ANSWER_SECONDS}\n"
-        f'[log]\npath = "decisions.sqlite"\n[tokens.admin]\nbench = "{hash_token(ADMIN)}"\n'
+        f'[log]\npath = "decisions.sqlite"\nposteriors = true\n[tokens.admin]\nbench = "{hash_token(ADMIN)}"\n'
     )
     return path
 

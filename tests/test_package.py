@@ -26,10 +26,14 @@ def test_everything_exported_exists_and_is_listed_once():
         assert hasattr(gr, name), name
 
 
+# Changes that CHANGELOG.md announces, with the remedy.
+INTENDED = {"coordinator setting log.posteriors: default is 'False', was 'True'"}
+
+
 def test_nothing_of_the_previous_release_is_missing_or_changed():
     """Names, signatures, commands, options, settings and formats; what is new is not listed and does not matter."""
     before = json.loads((ROOT / "tests/public_surface.json").read_text(encoding="utf-8"))
-    assert public_surface.changes(before, public_surface.surface()) == []
+    assert set(public_surface.changes(before, public_surface.surface())) <= INTENDED
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def federation(folder: Path, budget: float = 0.3, classes: tuple[str, ...] = CLA
         fusion=FusionSettings(factory="made:one"),
         party=tuple(PartyEndpoint(name=name, address=f"{name}:1") for name in NAMES),
         rounds=RoundSettings(one_seconds=0.5, two_seconds=0.5, health_seconds=0.05),
-        log=LogSettings(path=folder / "log" / "decisions.sqlite"),
+        log=LogSettings(path=folder / "log" / "decisions.sqlite", posteriors=True),
         tokens=TokenSettings(admin={"ops": hash_token(ADMIN)}),
     )
     return Federation(folder, parties, test, artifacts, routers, fusions, settings)

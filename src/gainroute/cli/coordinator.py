@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,9 @@ def coordinator(
     new_token: Annotated[
         bool, typer.Option("--new-token", help="Draw a token, print it and its hash for the config, and stop.")
     ] = False,
+    days: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="With --new-token: it expires after N days.")
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Answer clients in two rounds, asking the parties for embeddings only where the expected gain says so.
@@ -35,7 +39,8 @@ def coordinator(
         from gainroute.federation.logging import log_to_stderr
     if new_token:
         token = draw()
-        typer.echo(f"token  {token}\nhash   {hash_token(token)}")
+        until = "" if days is None else f" until {datetime.now(timezone.utc).date() + timedelta(days=days)}"
+        typer.echo(f"token  {token}\nhash   {hash_token(token)}{until}")
         return
     if config is None:
         raise SettingError("--config is missing; name a TOML file, see deploy/coordinator.example.toml")

@@ -181,7 +181,7 @@ def _write_coordinator(plan: _Plan, authority: Authority, parties: Sequence[Loca
         ("[fusion]", {"run": plan.run.server.path}),
         *(("[[party]]", {"name": party.name, "address": party.address}) for party in parties),
         ("[rounds]", {"health_seconds": 1.0}),
-        ("[log]", {"path": home / "decisions.sqlite"}),
+        ("[log]", {"path": home / "decisions.sqlite", "posteriors": True}),
         ("[tokens.admin]", {NAME: hash_token(token)}),
         ("[controller]", {}),
     )

@@ -11,6 +11,7 @@ from fake_federation import CLASSES, IDS, K, M, N, federation, hold, running
 from waiting import until
 
 import gainroute as gr
+from gainroute.federation.coordinator.settings import LogSettings
 from gainroute.federation.transport.base import PartyRefusedError, PartyUnavailableError
 
 
@@ -75,7 +76,9 @@ def test_every_answer_is_in_the_log_before_it_is_sent(fed):
     assert {len(r["router"]) for r in logged} == {64}
 
 
-def test_posteriors_need_not_be_kept(fed):
+def test_posteriors_are_stored_only_where_asked_for(fed):
+    assert LogSettings().posteriors is False
+
     async def work():
         async with running(fed.having(log={"posteriors": False})) as up:
             found = await up.answers(IDS)
@@ -90,7 +93,7 @@ def test_posteriors_need_not_be_kept(fed):
         == {None}
     )
     assert response.status_code == 404
-    assert "log.posteriors" in response.json()["error"]
+    assert "set [log] posteriors = true" in response.json()["error"]
 
 
 def test_requests_in_flight_share_batches_and_embeddings_are_asked_for_the_escalated_alone(fed):

@@ -107,7 +107,7 @@ def test_a_log_of_version_1_keeps_its_rows_and_says_that_nothing_was_explored(fe
         connection.execute("INSERT INTO feedback VALUES (2, 3, 6.0, 'client:shop')")
 
     def read():
-        found = read_decisions(path, gr.load(artifact), hash_contents(artifact))
+        found = read_decisions(path, gr.load(artifact), hash_contents(artifact), trusted=("shop",))
         return found.decisions.probability.tolist(), found.labelled.tolist(), found.decisions.feedback_probability
 
     before = read()
@@ -240,7 +240,7 @@ def test_any_number_of_rows_is_written_whole_and_in_order(tmp_path, n):
         migrate(connection, "log.sqlite")
         insert_rows(connection, shared | own)
         found = connection.execute(f"SELECT {','.join(COLUMNS)} FROM decisions ORDER BY rowid").fetchall()  # noqa: S608
-    everywhere = shared | {"strong_prediction": None, "explored": None}
+    everywhere = shared | {"strong_prediction": None, "explored": None, "holder": None}
     assert found == [tuple(own[c][i] if c in own else everywhere[c] for c in COLUMNS) for i in range(n)]
 
 

@@ -19,6 +19,7 @@ from gainroute.federation.coordinator.errors import (
     TooManyRequestsError,
     UnauthorizedError,
 )
+from gainroute.federation.coordinator.live_tokens import LiveTokens
 from gainroute.federation.coordinator.settings import CoordinatorSettings, is_loopback
 from gainroute.federation.coordinator.tokens import LOCAL, ROLES, Grant, Tokens, bearer
 
@@ -36,13 +37,9 @@ DOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("/v2", ROLES),
     ("/docs", ROLES),
     ("/openapi.json", ROLES),
-    ("", ("client", "view", "admin")),
 )
+ELSEWHERE = ("client", "view", "admin")
 MOST_HASHED = 64  # requests that wait for a slow hash at once
-SLOW = (
-    "some tokens have scrypt hashes, which are compared when a token is first used; replace them by tokens drawn with "
-    "gainroute coordinator --new-token"
-)
 
 
 class AuthMiddleware:
@@ -53,14 +50,11 @@ class AuthMiddleware:
 
     def __init__(self, app: ASGIApp, settings: CoordinatorSettings) -> None:
         self._app = app
-        self._tokens = Tokens(settings.tokens.grants())
-        self._has_admins = bool(settings.tokens.admin)
+        self._tokens = LiveTokens(settings.tokens)
         self._open = settings.open_access
         self._failures, self._most_failures = Allowance(), settings.tokens.failures_per_minute
         self._hashing = asyncio.Semaphore(1)  # guessing tokens against a slow hash occupies at most one core
         self._hashed = 0  # requests that wait for it
-        if self._tokens.slow:
-            log.warning(SLOW)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -107,15 +101,18 @@ class AuthMiddleware:
             raise ForbiddenError(f"a page from {origin[:100]!r} may not send this; only the coordinator's own may")
         for_admins = path == ADMIN or path.startswith(f"{ADMIN}/")
         token = bearer(headers.get(b"authorization"), basic=not for_admins)
-        grant = None if token is None else self._tokens.find(token) or await self._verify(token, scope)
+        tokens = self._tokens.current()
+        grant = None if token is None else tokens.find(token) or await self._verify(tokens, token, scope)
         if grant is not None:
-            needed = next(roles for start, roles in DOORS if path == start or path.startswith(f"{start}/"))
+            if grant.expires <= time.time():
+                raise UnauthorizedError("the token has expired; ask the operator for a new one")
+            needed = next((roles for start, roles in DOORS if path == start or path.startswith(f"{start}/")), ELSEWHERE)
             if not grant.may(*needed):
                 has = " and ".join(sorted(grant.roles))
                 raise ForbiddenError(f"this is a {has} token; a token for {' or '.join(needed)} is needed here")
             return grant
         if for_admins:
-            if not self._has_admins:
+            if not tokens.has_admin:
                 raise ForbiddenError("no admin token is configured; add [tokens.admin] (coordinator --new-token)")
             raise UnauthorizedError("an admin token is needed here: Authorization: Bearer <token>")
         if self._open and token is None:
@@ -127,7 +124,7 @@ class AuthMiddleware:
             "a token is needed: Authorization: Bearer <token>" if token is None else "the token is not valid"
         )
 
-    async def _verify(self, token: str, scope: Scope) -> Grant | None:
+    async def _verify(self, tokens: Tokens, token: str, scope: Scope) -> Grant | None:
         """Try the slow hashes, if there are any; failures are counted by address, before the work is done."""
         address = _network(scope)
         wait = self._failures.take(address, self._most_failures)
@@ -137,12 +134,12 @@ class AuthMiddleware:
                 f"in {max(wait, 1):.0f} s",
                 wait,
             )
-        if not self._tokens.slow:
+        if not tokens.slow:
             return None
         self._hashed += 1
         try:
             async with self._hashing:
-                grant = self._tokens.find(token) or await asyncio.to_thread(self._tokens.verify, token)
+                grant = tokens.find(token) or await asyncio.to_thread(tokens.verify, token)
         finally:
             self._hashed -= 1
         if grant is not None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -234,7 +234,7 @@ class Batcher:
         return replace(decision, escalate=escalate), replace(outcome, wanted=escalate, route=route)
 
     async def _round_two(
-        self, outcome: Outcome, decision: Decision, request_ids: str, costs: Mapping[Hashable, float]
+        self, outcome: Outcome, decision: Decision, request_ids: str, costs: Mapping[str | None, float]
     ) -> Outcome:
         rows = np.flatnonzero(decision.escalate)
         replies = Replies({}, {}, {}, 0.0)

@@ -95,6 +95,11 @@ class Coordinator:
             await self.parties.close()
             await asyncio.to_thread(self.log.close)
             raise
+        if not self.settings.log.posteriors:
+            log.info(
+                "posteriors are not stored: explanations, recalibration, the comparison with a shadow router and the "
+                "calibration alarm need [log] posteriors = true"
+            )
         for name, error in absent.items():
             log.warning("party %s does not answer yet: %s", name, error, extra={"party": name})
         self._checking = asyncio.create_task(self._check())

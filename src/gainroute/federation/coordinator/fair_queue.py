@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 __all__ = ["FairGate", "FairQueue"]
 
@@ -76,7 +76,7 @@ class FairGate:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
 
     @asynccontextmanager
-    async def turn(self, costs: Mapping[Hashable, float]) -> AsyncIterator[None]:
+    async def turn(self, costs: Mapping[Any, float]) -> AsyncIterator[None]:
         """Wait for a slot; `costs` are by holder, and the holder served least stands for all of them."""
         if self._free:
             self._free -= 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gainroute._util.allowance import Allowance
 from gainroute.federation.coordinator.errors import TooLargeError, TooManyRequestsError
-from gainroute.federation.coordinator.settings import ClientQuotaSettings
+from gainroute.federation.coordinator.settings import ClientQuotaSettings, HolderQuota
 
 __all__ = ["HolderQuotas"]
 
@@ -20,10 +20,14 @@ class HolderQuotas:
         self._settings = settings
         self._own = {own.name: own for own in settings.holder}
         self._used = Allowance(clock=clock)
-        self.limits_escalations = any(own.escalations_per_minute for own in (settings, *settings.holder))
+        every: list[ClientQuotaSettings | HolderQuota] = [settings, *settings.holder]
+        self.limits_escalations = any(own.escalations_per_minute for own in every)
+        self._limits_requests = any(own.requests_per_minute or own.samples_per_minute for own in every)
 
     def charge(self, holder: str | None, samples: int = 0) -> None:
         """Charge a request, or refuse it."""
+        if not self._limits_requests:
+            return
         for what, amount in (("requests", 1), ("samples", samples)):
             limit = self._limit(holder, what)
             wait = self._used.take((holder, what), limit, amount) if limit else 0.0

@@ -12,13 +12,14 @@ from typing import Literal
 
 from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
-from gainroute.federation.coordinator.tokens import ROLES, Grant, check_hash
+from gainroute.federation.coordinator.tokens import ROLES, Grant, parse_hashes
 from gainroute.federation.pki.signatures import TrustSettings
 
 __all__ = [
     "PREFIX", "BatchingSettings", "CapSettings", "ClientQuotaSettings", "ControllerSettings", "CoordinatorSettings",
     "CoordinatorTls", "DriftSettings", "FusionSettings", "HolderQuota", "LogSettings", "PartyEndpoint",
-    "RoundSettings", "RouterSettings", "ServerSettings", "TokenSettings", "is_loopback", "load_coordinator_settings",
+    "RoundSettings", "RouterSettings", "ServerSettings", "TokenSettings", "TokenTables", "is_loopback",
+    "load_coordinator_settings",
 ]  # fmt: skip
 
 PREFIX = "GAINROUTE_COORDINATOR_"
@@ -176,7 +177,9 @@ class LogSettings:
     """The decision log: an SQLite file with decisions, feedback, the audit trail, and the state for a restart."""
 
     path: Path = Path("decisions.sqlite")
-    posteriors: bool = True  # store local, pooled and strong posteriors; explanations and recalibration need them
+    # Store local, pooled and strong posteriors: for explanations, recalibration, the comparison with a shadow router,
+    # and the calibration alarm.
+    posteriors: bool = False
     # "refuse": no answer unless its row is on disk. "answer": answered, and marked `degraded:unlogged`.
     on_failure: Literal["refuse", "answer"] = "refuse"
     retention_days: float = 0.0  # older rows are deleted; 0 keeps them
@@ -188,10 +191,11 @@ class LogSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenSettings:
+class TokenTables:
     """Hashed bearer tokens by role and by the name of the holder; see `gainroute.federation.coordinator.tokens`.
 
-    A token that is listed under several roles has all of them.
+    A token that is listed under several roles has all of them. ``<hash> until <date>`` expires; several hashes of one
+    holder are separated by commas.
     """
 
     client: Mapping[str, str] = field(default_factory=dict)
@@ -199,19 +203,29 @@ class TokenSettings:
     feedback: Mapping[str, str] = field(default_factory=dict)
     view: Mapping[str, str] = field(default_factory=dict)
     admin: Mapping[str, str] = field(default_factory=dict)
-    failures_per_minute: int = 30  # requests with a wrong token per address; beyond it they get 429
 
     def grants(self) -> Iterator[tuple[str, Grant]]:
         """What each hash stands for."""
         for role in ROLES:
             for holder, value in getattr(self, role).items():
-                yield value, Grant(holder, frozenset({role}))
+                for hashed, expires in parse_hashes(value, f"tokens.{role}.{holder}"):
+                    yield hashed, Grant(holder, frozenset({role}), expires)
 
     def __post_init__(self) -> None:
+        for _ in self.grants():  # checks all
+            pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSettings(TokenTables):
+    """The tokens of the settings, and those of a file of their own."""
+
+    file: Path | None = None  # a TOML file with the same tables by role; changes apply within a second
+    failures_per_minute: int = 30  # requests with a wrong token per address; beyond it they get 429
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         _at_least(self.failures_per_minute, 1, "tokens: failures_per_minute", "30 is a good choice")
-        for role in ROLES:
-            for name, value in getattr(self, role).items():
-                check_hash(value, f"tokens.{role}.{name}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +357,7 @@ class CoordinatorSettings:
             raise SettingError("party: the route table is empty; add a [[party]] with name and address")
         if len(set(names)) != len(names):
             raise SettingError(f"party: the names {names} repeat; each party is listed once")
-        if not (self.tokens.client or self.tokens.infer or self.open_access):
+        if not (self.tokens.client or self.tokens.infer or self.tokens.file or self.open_access):
             raise SettingError(
                 f"tokens: there are none for clients, and host {self.server.host!r} is reachable by others; add "
                 "[tokens.client] (gainroute coordinator --new-token draws one), or bind to 127.0.0.1"
@@ -358,6 +372,5 @@ class CoordinatorSettings:
     @property
     def open_access(self) -> bool:
         """Whether clients need no token: the server is reachable from this machine only, and none is configured."""
-        return is_loopback(self.server.host) and not any(
-            getattr(self.tokens, role) for role in ROLES if role != "admin"
-        )
+        given = [getattr(self.tokens, name) for name in ("file", *ROLES) if name != "admin"]
+        return is_loopback(self.server.host) and not any(given)

@@ -2,6 +2,7 @@
 
 ``sha256:<64 hex digits>`` is for random tokens (`new_token`): with 256 random bits, a fast hash is as safe as a slow
 one. ``scrypt:<n>:<r>:<p>:<salt>:<hash>`` (hex) is slow on purpose, for tokens chosen by a person; it is still accepted.
+A hash may be followed by ``until <date>``; a holder that changes its token has two of them, separated by a comma.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import base64
 import binascii
 import hashlib
 import hmac
+import math
 import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 
 from gainroute.errors import SettingError
 
-__all__ = ["LOCAL", "ROLES", "Grant", "Tokens", "bearer", "check_hash", "hash_token", "new_token"]
+__all__ = ["LOCAL", "ROLES", "Grant", "Tokens", "bearer", "hash_token", "new_token", "parse_hashes"]
 
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 SCRYPT = re.compile(r"scrypt:(\d{1,8}):(\d{1,2}):(\d{1,2}):([0-9a-f]{16,128}):([0-9a-f]{64})")
@@ -42,14 +45,39 @@ def hash_token(token: str, *, slow: bool = False) -> str:
     return f"scrypt:16384:8:1:{salt.hex()}:{_scrypt(token, 16384, 8, 1, salt)}"
 
 
-def check_hash(value: str, where: str) -> str:
-    """Raise if `value` is not a hash. The message does not repeat it, since it may be a token."""
-    if not SHA256.fullmatch(value) and not SCRYPT.fullmatch(value):
+def parse_hashes(value: str, where: str) -> list[tuple[str, float]]:
+    """Hashes, each with the time it expires, in seconds since 1970; infinity if it does not.
+
+    Messages do not repeat the value, since it may be a token.
+
+    Examples
+    --------
+    >>> parse_hashes(f"sha256:{'0' * 64} until 2030-01-31, sha256:{'1' * 64}", "tokens.client.shop")[0][1]
+    1896134400.0
+    """
+    found: list[tuple[str, float]] = []
+    for part in value.split(","):
+        hashed, _, until = part.strip().partition(" until ")
+        if not SHA256.fullmatch(hashed) and not SCRYPT.fullmatch(hashed):
+            raise SettingError(
+                f"{where} is not a hash; 'sha256:<64 hex digits>' or 'scrypt:<n>:<r>:<p>:<salt>:<hash>' is needed: "
+                "gainroute coordinator --new-token draws a token and prints its hash"
+            )
+        found.append((hashed, _time(until.strip(), where) if until else math.inf))
+    return found
+
+
+def _time(text: str, where: str) -> float:
+    try:
+        if len(text) == len("2030-01-31"):  # to the end of that day
+            moment = datetime.fromisoformat(text) + timedelta(days=1)
+        else:
+            moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
         raise SettingError(
-            f"{where} is not a hash; 'sha256:<64 hex digits>' or 'scrypt:<n>:<r>:<p>:<salt>:<hash>' is needed: "
-            "gainroute coordinator --new-token draws a token and prints its hash"
-        )
-    return value
+            f"{where}: until {text[:40]!r} is not a date; 2030-01-31 or 2030-01-31T12:00Z is needed"
+        ) from None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def bearer(header: str | None, *, basic: bool = False) -> str | None:
@@ -76,6 +104,7 @@ class Grant:
 
     holder: str | None
     roles: frozenset[str]
+    expires: float = math.inf  # seconds since 1970
 
     def may(self, *roles: str) -> bool:
         """Whether the holder has one of these roles; an admin has all."""
@@ -91,18 +120,22 @@ LOCAL = Grant(None, frozenset(ROLES) - {"admin"})
 
 
 class Tokens:
-    """Looks up what a token grants; `entries` are pairs of a hash and a grant.
+    """Looks up what a token grants; `entries` are pairs of a hash and a grant, `before` the tokens that they replace.
 
     Only `verify` computes slow hashes, and each of them stops mattering once its token has been seen: no other token
     can have the same hash.
     """
 
-    def __init__(self, entries: Iterable[tuple[str, Grant]]) -> None:
+    def __init__(self, entries: Iterable[tuple[str, Grant]], before: Tokens | None = None) -> None:
         # Looked up by a keyed digest: the time that takes says nothing about the hashes.
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, Grant] = {}
         self._slow: dict[str, Grant] = {}  # whose token was not seen yet
-        for value, grant in entries:
+        self._seen: dict[str, str] = {} if before is None else before._seen  # fast hashes by slow ones
+        self.has_admin = False
+        for given, grant in entries:
+            self.has_admin |= "admin" in grant.roles
+            value = self._seen.get(given, given)
             if SHA256.fullmatch(value):
                 known = self._digest(value)
                 self._known[known] = _merged(self._known.get(known), grant)
@@ -123,7 +156,8 @@ class Tokens:
         for value, grant in list(self._slow.items()):
             _, n, r, p, salt, expected = value.split(":")
             if hmac.compare_digest(_scrypt(token, int(n), int(r), int(p), bytes.fromhex(salt)), expected):
-                known = self._digest(hash_token(token))
+                self._seen[value] = hash_token(token)
+                known = self._digest(self._seen[value])
                 self._known[known] = _merged(self._known.get(known), grant)
                 self._slow.pop(value, None)
         return self.find(token)
@@ -133,8 +167,10 @@ class Tokens:
 
 
 def _merged(before: Grant | None, grant: Grant) -> Grant:
-    """One token in several tables has the roles of all, under the name given last."""
-    return grant if before is None else Grant(grant.holder, before.roles | grant.roles)
+    """One token in several tables has the roles of all, under the name given last, until the first of them expires."""
+    if before is None:
+        return grant
+    return Grant(grant.holder, before.roles | grant.roles, min(before.expires, grant.expires))
 
 
 def _scrypt(token: str, n: int, r: int, p: int, salt: bytes) -> str:

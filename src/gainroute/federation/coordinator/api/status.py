@@ -203,7 +203,9 @@ def _decision(row: dict[str, Any], classes: tuple[str, ...]) -> dict[str, Any]:
 def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str, Any]:
     """Explain a decision by its row: local posteriors, and what each class added to the score."""
     if row["local"] is None:
-        raise NotFoundError("the posteriors of this decision were not stored (log.posteriors is false)")
+        raise NotFoundError(
+            "the posteriors of this decision were not stored; set [log] posteriors = true to explain later decisions"
+        )
     deployment = coordinator.operator.kept(row["router"])
     if deployment is None:
         raise ConflictError(

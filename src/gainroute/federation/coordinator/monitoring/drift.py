@@ -94,13 +94,15 @@ class LiveDrift:
         if len(score):
             await asyncio.to_thread(monitor.observe_scores, score, escalated)
         labels = await self._take_labels(deployment, evidence) if self.labels_wait else 0
-        if self._report is None or labels or monitor.scores is not before:
-            self._report, withheld = await asyncio.to_thread(evidence.report)
+        report = self._report
+        if report is None or labels or monitor.scores is not before:
+            new, withheld = await asyncio.to_thread(evidence.report)
+            report = self._report = new
             self._recommended = evidence.min_gain
             for name in set(withheld) - set(self.withheld):
                 log.warning("alarm %s is withheld: %s", name, withheld[name], extra={"alarm": name, "raised": False})
             self.withheld = withheld
-        changed = self._note_alarms(self._report, named(evidence.labels))
+        changed = self._note_alarms(report, named(evidence.labels))
         if self._settings.protect:
             if self._recommended is None or self.protection is None:
                 self.protection = self._recommended

@@ -243,7 +243,10 @@ class LiveShadow:
         counts = shadow.counts
         if not rows or not counts.kept + counts.escalated:
             if judged[0]:
-                self._why = f"none of {judged[0]:,} labels is on an answer that has its posteriors in the log"
+                self._why = (
+                    f"none of {judged[0]:,} labels is on an answer that has its posteriors in the log; they are stored "
+                    "with [log] posteriors = true"
+                )
             return
         try:
             decisions = logged_decisions(running.router, rows, counts.feedback_probability(rows))
