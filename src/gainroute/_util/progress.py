@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-__all__ = ["BarProgress", "LineProgress", "Progress", "show_progress"]
+__all__ = ["BarProgress", "LineProgress", "Progress", "ReportedProgress", "show_progress"]
 
 
 class Progress:
@@ -81,6 +81,23 @@ class BarProgress(Progress):
     def say(self, text: str) -> None:
         """Print the text above the bar."""
         self.bars.console.print(text, soft_wrap=True)
+
+
+class ReportedProgress(Progress):
+    """Progress that is passed on: after every step `report` gets stage, total, steps done and the note."""
+
+    def __init__(self, report: Callable[[Mapping[str, Any]], None]) -> None:
+        self._report = report
+        self._state: dict[str, Any] = {}
+
+    def start(self, name: str, total: int, done: int = 0) -> None:
+        """Remember the task."""
+        self._state = {"stage": name, "total": total, "done": done}
+
+    def advance(self, note: str = "") -> None:
+        """Report the step."""
+        self._state = {**self._state, "done": self._state["done"] + 1, "note": note}
+        self._report(self._state)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from gainroute.cli import _options as opt
 from gainroute.cli._command import needing, notes
 from gainroute.cli._output import console, print_json, table
 from gainroute.cli.sign import SignKey, read_key, sign_written
+from gainroute.errors import SettingError
 
 __all__ = ["federate"]
 
@@ -25,13 +26,20 @@ def federate(
         bool,
         typer.Option("--again", help="Start the next version: align, train and calibrate anew, with today's data."),
     ] = False,
+    recalibrate: Annotated[
+        bool,
+        typer.Option(
+            "--recalibrate", help="Start the next version with the models of the newest: align and calibrate only."
+        ),
+    ] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for a party that is away, before the run stops.")] = 60.0,
     sign_key: SignKey = None,
     json: opt.Json = False,
 ) -> None:
     """Form a federation with running parties: align ids privately, train both routes, calibrate a router, deploy.
 
-    No view, encoder or real id leaves a party. An interrupted run is resumed by the same command. The result is a
+    No view, encoder or real id leaves a party. An interrupted run is resumed by the command without --again or
+    --recalibrate. The result is a
     folder with the coordinator's part of the models, the router, coordinator.toml to serve it, and a report.
     """
     from gainroute._util.progress import show_progress
@@ -45,13 +53,17 @@ def federate(
 
         settings = load_federation_settings(config)
         newest = newest_version(settings.out)
-        version = f"v{newest + 1 if again or not newest else newest}"
+        if again and recalibrate:
+            raise SettingError("--again trains new models and --recalibrate keeps them: give one of the two")
+        if recalibrate and not newest:
+            raise SettingError(f"--recalibrate needs a version, and {settings.out} has none: leave it out to train one")
+        version = f"v{newest + 1 if again or recalibrate or not newest else newest}"
         if status:
             _show_status(read_status(settings.out / version), json=json)
             return
         key = None if sign_key is None else read_key(sign_key)  # first: an unusable key costs no training
         with show_progress() as progress:
-            formation = Formation(settings, version, progress, wait)
+            formation = Formation(settings, version, progress, wait, f"v{newest}" if recalibrate else None)
             results: dict[str, Any] = asyncio.run(formation.run())
             if key is not None:
                 sign_written(settings.out / version, key)

@@ -109,11 +109,12 @@ class ServerFolder:
         self.path = Path(path)
         self.head = self.path / "head.safetensors"  # the fusion head for all parties
         self.masked_head = self.path / "masked.safetensors"  # the fusion head for any subset of the parties
+        self.heads = self.head, self.masked_head
         self.router = self.path / "router.safetensors"  # the calibrated router
 
     def model_hash(self) -> str:
         """Hash of both heads."""
-        return hash_contents(self.head, self.masked_head)
+        return hash_contents(*self.heads)
 
 
 class RunFolder:

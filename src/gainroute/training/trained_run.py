@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gainroute._util.files import write_json, write_npz
+from gainroute._util.files import write_bytes, write_json, write_npz
 from gainroute.errors import ShapeError
 from gainroute.io.answering_party import AnsweringParty
 from gainroute.io.preprocess import Preprocess, preprocess_from_json
@@ -22,7 +22,7 @@ from gainroute.training.prepare import Prepared
 from gainroute.training.routes import Routes, predict
 from gainroute.training.training_view import forward_all
 
-__all__ = ["TrainedFusion", "TrainedParty", "load_fusion", "load_parties", "write_party", "write_run"]
+__all__ = ["TrainedFusion", "TrainedParty", "load_fusion", "load_parties", "renew_party", "write_party", "write_run"]
 
 
 def write_run(folder: str | os.PathLike[str], routes: Routes, prepared: Prepared) -> RunFolder:
@@ -74,6 +74,18 @@ def write_party(
     # Written last: a folder with this file is complete.
     body = {"name": name, "class_names": list(class_names), "preprocess": preprocess.to_json()}
     write_json(party.description, body)
+    return party
+
+
+def renew_party(
+    folder: str | os.PathLike[str], models: PartyFolder, *, ids: npt.NDArray[Any], inputs: npt.NDArray[np.float32]
+) -> PartyFolder:
+    """Write a party's folder with the models of another one, and other views that it can answer for."""
+    party = PartyFolder(folder)
+    write_bytes(party.local_model, models.local_model.read_bytes())
+    write_bytes(party.encoder, models.encoder.read_bytes())
+    write_npz(party.views, {"ids": ids, "x": inputs}, compress=True)
+    write_bytes(party.description, models.description.read_bytes())  # last, as above
     return party
 
 

@@ -88,12 +88,15 @@ class Organisations:
         )
 
 
-async def formed(organisations: Organisations, version: str = "v1", **plan: object) -> tuple[Formation, dict]:
+async def formed(
+    organisations: Organisations, version: str = "v1", *, models_of: str | None = None, **plan: object
+) -> tuple[Formation, dict]:
     nodes = {name: PartyNode(organisations.party(name)) for name in NAMES}
     for node in nodes.values():
         await node.start()
     try:
-        formation = Formation(organisations.federation(nodes, **plan), version, Progress(), wait=5)
+        settings = organisations.federation(nodes, **plan)
+        formation = Formation(settings, version, Progress(), wait=5, models_of=models_of)
         return formation, await formation.run()
     finally:
         for node in nodes.values():
@@ -130,6 +133,38 @@ def test_a_federation_equals_training_in_one_place(tmp_path):
     np.testing.assert_array_equal(ours.route(posteriors).score, theirs.route(posteriors).score)
     assert results["strong_accuracy"] == trained.test.strong_accuracy
     assert results["weak_accuracy"] == trained.test.weak_accuracy
+
+
+def test_new_data_recalibrate_the_models_that_are_there(tmp_path):
+    organisations = Organisations(tmp_path)
+    first, _ = asyncio.run(asyncio.wait_for(formed(organisations), 300))
+    before = first._state["done"]
+    for name in NAMES:
+        held = np.load(tmp_path / name / "views.npz")
+        x = np.random.default_rng(1).normal(size=(30, 5)).astype(np.float32)
+        ids = np.array([f"patient-new-{i}" for i in range(30)])
+        np.savez(tmp_path / name / "views.npz", ids=np.r_[held["ids"][9:], ids], x=np.r_[held["x"][9:], x])
+    ids, labels = np.r_[organisations.ids, ids], np.r_[np.array(["a", "b", "c"])[organisations.labels], ["a"] * 30]
+    np.savez(tmp_path / "ward" / "labels.npz", ids=ids, labels=labels)
+
+    with pytest.raises(DataError, match="v9 is not complete"):
+        asyncio.run(asyncio.wait_for(formed(organisations, "v2", models_of="v9"), 300))
+    assert not (tmp_path / "hub" / "v2").exists()
+    second, results = asyncio.run(asyncio.wait_for(formed(organisations, "v2", models_of="v1"), 300))
+    done, (train, *held_out) = second._state["done"], second._rows
+    assert done["deploy"]["models"] == before["deploy"]["models"]
+    assert done["strong"] == before["strong"]
+    known, samples = ((f._work / "samples.txt").read_text().split("\n") for f in (first, second))
+    trained = {known[row] for row in first._rows[0].tolist()}
+    assert {samples[row] for row in train.tolist()} <= trained
+    assert trained.isdisjoint(samples[row] for row in np.concatenate(held_out).tolist())
+    assert len(held_out[0]) + len(held_out[1]) == len(samples) - len(train)
+    assert results["test_samples"] == len(held_out[1]) > 0
+    assert [line["outcome"] for line in audit(tmp_path, "lab")].count("trained: epoch 1") == 1
+    # A third version uses the models of the first, and still leaves out the samples that trained them.
+    third, _ = asyncio.run(asyncio.wait_for(formed(organisations, "v3", models_of="v2"), 300))
+    assert third._state["models_of"] == "v1"
+    assert third._rows[0].tolist() == train.tolist()
 
 
 def audit(tmp_path, name):

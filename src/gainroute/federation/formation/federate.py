@@ -26,7 +26,8 @@ from gainroute.federation.formation.run import FormationRun, check_aligned
 from gainroute.federation.formation.status import STAGES
 from gainroute.federation.formation.tasks import CHUNK_BYTES, Array
 from gainroute.federation.transport.base import PartyConnection, connect
-from gainroute.io.run_folder import SERVER
+from gainroute.io.run_folder import SERVER, RunFolder
+from gainroute.io.tables import read_table
 from gainroute.routing.artifacts import load
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.training.answer import answer_subsets
@@ -74,7 +75,7 @@ class Formation(FormationRun):
         if not self._answers:
             return None
         plan, done, run = self.settings.training, self._state["done"], self.run_folder
-        dimensions = [8 * self._trainer().settings.vfl.width] * len(self._names)
+        dimensions = [done["strong"]["dimension"]] * len(self._names)
         seconds = {f"local {name}": value for name, value in done["local"]["seconds"].items()}
         metadata = {
             "config": {**asdict(plan), "labels": asdict(self.settings.labels)},
@@ -145,7 +146,9 @@ class Formation(FormationRun):
         settings = self.settings
         streams = {stream.name: stream for stream in await self._all()}
         holder = streams[settings.labels.holder]
-        values, rows = await holder.call("split")
+        known = [] if self._reused is None else [self._trained_rows(self._reused)]
+        names = {} if self._reused is None else {"class_names": [str(name) for name in self._reused.labels]}
+        values, rows = await holder.call("split", names, known)
         class_names = [str(name) for name in values["class_names"]]
         _, (labels,) = await holder.call("labels", {"part": "train", "class_names": class_names}, [rows[0]])
         # In "shared" the coordinator needs the labels for its head; in "private" it has randomised ones.
@@ -153,6 +156,13 @@ class Formation(FormationRun):
         await self._close()  # the streams are opened again with the split
         sizes = dict(zip(("train", "calibration", "test"), map(len, rows), strict=True))
         return {"class_names": class_names, "integer_labels": bool(values["integer_labels"]), **sizes}
+
+    def _trained_rows(self, version: RunFolder) -> Array:
+        """The aligned samples that trained a version's models: they neither calibrate nor test."""
+        before = (version.work / "samples.txt").read_text().split("\n")
+        trained = {before[row] for row in read_table(version.work / "split.npz").array("a").tolist()}
+        samples = (self._work / "samples.txt").read_text().split("\n")
+        return np.array([row for row, name in enumerate(samples) if name in trained], dtype=np.int64)
 
     # ---- train --------------------------------------------------------------------------------------
 
@@ -197,7 +207,8 @@ class Formation(FormationRun):
         save_model(head, spec, self.run_folder.server.head)
         save_model(masked, spec, self.run_folder.server.masked_head)
         epochs = round(trainer.store.seconds().get("vfl", 0.0), 3)
-        return {"seconds": round(time.monotonic() - began, 3), "epoch_seconds": epochs, "epochs": fit.epochs}
+        seconds = round(time.monotonic() - began, 3)
+        return {"seconds": seconds, "epoch_seconds": epochs, "epochs": fit.epochs, "dimension": 8 * fit.width}
 
     async def _embeddings(self, count: int) -> list[torch.Tensor]:
         async def of(stream: TrainingStream) -> torch.Tensor:
@@ -214,13 +225,15 @@ class Formation(FormationRun):
     # ---- deploy and calibrate -----------------------------------------------------------------------
 
     async def _deploy(self) -> Mapping[str, Any]:
-        plan, fit = self.settings.training, self._trainer().settings.vfl
-        if plan.exchange == "gradients":
-            await self._each("begin", {"epochs": fit.epochs})
+        run, reused = self.run_folder, self._reused
+        if reused is not None:
+            for file, source in zip(run.server.heads, reused.server.heads, strict=True):
+                write_bytes(file, source.read_bytes())
+        elif self.settings.training.exchange == "gradients":
+            await self._each("begin", {"epochs": self._trainer().settings.vfl.epochs})
         else:
             await self._each("encoder")
-        deployed = await self._each("deploy")
-        run = self.run_folder
+        deployed = await self._each("deploy", self._reuse)
         split = self._state["done"]["split"]
         labels = [int(name) for name in self._class_names] if split["integer_labels"] else self._class_names
         write_json(run.description, {"party_names": self._names, "class_names": labels})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from gainroute._util.files import write_npz
 from gainroute.errors import DataError, GainrouteError, InputError
-from gainroute.federation.formation.plan import LabelSettings
+from gainroute.federation.formation.plan import FormationPlan, LabelSettings
 from gainroute.federation.formation.pseudonyms import PseudonymTable
 from gainroute.federation.formation.tasks import Array
 from gainroute.federation.party.settings import TrainingSettings
@@ -20,7 +20,9 @@ from gainroute.io.ids import id_texts, rows_by_id
 from gainroute.io.tables import read_table
 from gainroute.io.views import read_labels
 from gainroute.routing.types import IntArray
+from gainroute.training.data.splits import stratified_split
 from gainroute.training.label_privacy import randomise_labels
+from gainroute.training.prepare import encode_labels, split_rows
 
 __all__ = ["PartyLabels", "own_data"]
 
@@ -74,6 +76,28 @@ class PartyLabels:
         if lacking:
             raise DataError(f"the labels lack {lacking:,} of {len(names):,} aligned samples: add them")
         return read.labels[[rows[name] for name in names]]
+
+    def split(
+        self, plan: FormationPlan, known: Sequence[str] = (), trained: IntArray | None = None
+    ) -> tuple[tuple[str, ...], bool, list[IntArray]]:
+        """Class names, whether labels are integers, and the rows that train, calibrate and test, stratified by class.
+
+        With the models of an earlier version, `known` are its classes and `trained` the rows that trained them: the
+        others are split into calibration and test.
+        """
+        labels, shares = self.values(), (plan.test, plan.calibration, plan.seed)
+        integers = labels.dtype.kind in "iu"
+        with own_data():  # an error would tell how many samples a class has
+            if trained is not None:
+                codes = self.given_out(encode_labels(labels, known), len(known))
+                others = np.setdiff1d(np.arange(len(codes)), trained)
+                share = plan.test / (plan.test + (1 - plan.test) * plan.calibration)
+                held, test = stratified_split(codes[others], share, plan.seed)
+                return tuple(known), integers, [trained, others[held], others[test]]
+            class_names, codes, rows = split_rows(labels, *shares)
+        if self._access.epsilon is not None:  # a split stratified by true labels would reveal them
+            rows = split_rows(self.given_out(codes, len(class_names)), *shares)[2]
+        return class_names, integers, rows
 
     def given_out(self, codes: IntArray, classes: int) -> IntArray:
         """The labels that may leave the party: as they are, or after randomised response if the plan has an ε.

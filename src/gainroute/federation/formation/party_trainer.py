@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gainroute._util.hashing import hash_text
-from gainroute._util.progress import Progress
+from gainroute._util.progress import ReportedProgress
 from gainroute._util.settings import build_settings
 from gainroute.errors import DataError, GainrouteError, InputError
 from gainroute.federation.formation.alignment import PartyAlignment
@@ -26,20 +26,21 @@ from gainroute.federation.formation.tasks import CHUNK_BYTES, Array
 from gainroute.federation.party.settings import TrainingSettings
 from gainroute.federation.pki.signatures import load_key, sign
 from gainroute.io.ids import id_texts, rows_by_id
-from gainroute.io.preprocess import apply_preprocess, fit_preprocess
+from gainroute.io.preprocess import apply_preprocess, fit_preprocess, preprocess_from_json
+from gainroute.io.run_folder import PartyFolder, read_json
 from gainroute.io.views import PartyView, read_view
 from gainroute.routing.artifacts import save
 from gainroute.routing.types import IntArray, Provenance
 from gainroute.training.checkpoint import Checkpoint, CheckpointState, CheckpointStore, gather, scatter
 from gainroute.training.classifiers import classification
 from gainroute.training.optimise import threads as torch_threads
-from gainroute.training.prepare import encode_labels, split_rows
+from gainroute.training.prepare import encode_labels
 from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import RouteTrainer, encoder_spec, local_spec, start_party
 from gainroute.training.run import fit_router
 from gainroute.training.settings import RouteSettings
 from gainroute.training.split_learning import TrainingParty
-from gainroute.training.trained_run import write_party
+from gainroute.training.trained_run import renew_party, write_party
 from gainroute.training.training_view import TrainingView, forward_all
 
 __all__ = ["PartyTrainer", "Report", "TaskAnswer"]
@@ -51,21 +52,6 @@ TaskAnswer = tuple[Mapping[str, Any], Sequence["Array | bytes"]]
 
 # Torch's random state is that of the process: several parties in one process take turns.
 ONE_AT_A_TIME = threading.Lock()
-
-
-class _Reported(Progress):
-    """Progress that is sent to the coordinator."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._state: dict[str, Any] = {}
-
-    def start(self, name: str, total: int, done: int = 0) -> None:
-        self._state = {"stage": name, "total": total, "done": done}
-
-    def advance(self, note: str = "") -> None:
-        self._state = {**self._state, "done": self._state["done"] + 1, "note": note}
-        self._report(self._state)
 
 
 @dataclass
@@ -209,14 +195,10 @@ class PartyTrainer:
     def _held(self) -> PartyLabels:
         return PartyLabels(self._settings, self._label_access, self._table, self._folder)
 
-    def _split(self, _: Mapping[str, Any], __: list[Array]) -> TaskAnswer:
-        labels, plan = self._held.values(), self._plan
-        shares = plan.test, plan.calibration, plan.seed
-        with own_data():  # an error would tell how many samples a class has
-            class_names, codes, rows = split_rows(labels, *shares)
-        if self._label_access.epsilon is not None:  # a split stratified by true labels would reveal them
-            rows = split_rows(self._held.given_out(codes, len(class_names)), *shares)[2]
-        return {"class_names": class_names, "integer_labels": labels.dtype.kind in "iu"}, rows
+    def _split(self, options: Mapping[str, Any], arrays: list[Array]) -> TaskAnswer:
+        known = tuple(str(name) for name in options.get("class_names", ()))
+        class_names, integers, rows = self._held.split(self._plan, known, *arrays)
+        return {"class_names": class_names, "integer_labels": integers}, rows
 
     def _labels(self, options: Mapping[str, Any], arrays: list[Array]) -> TaskAnswer:
         classes = [str(name) for name in options["class_names"]]
@@ -239,15 +221,19 @@ class PartyTrainer:
         classes = tuple(str(name) for name in options["class_names"])
         shared = self._label_access.access == "shared"
         labels = encode_labels(self._held.values(), classes)[train] if shared else arrays[3]
-        if labels.shape != train.shape or labels.min() < 0 or labels.max() >= len(classes):
+        if labels.shape != train.shape or not np.isin(labels, np.arange(len(classes))).all():
             raise InputError(f"{len(labels)} labels for {len(train)} training samples of {len(classes)} classes")
         with own_data():
-            preprocess = fit_preprocess(aligned.take(train).raw, self._settings.kind)
+            if "models_of" in options:
+                described = read_json(self._version_folder(options["models_of"]).description)
+                preprocess = preprocess_from_json(described["preprocess"])
+            else:
+                preprocess = fit_preprocess(aligned.take(train).raw, self._settings.kind)
             inputs = apply_preprocess(preprocess, aligned.raw)
         settings = plan.route_settings(len(train), len(classes), self._label_access.epsilon)
         fingerprint = hash_text(repr((table.fingerprint, [a.tobytes() for a in (train, held, test, labels)])))
         store = CheckpointStore(self._folder / "work")
-        trainer = RouteTrainer(settings, plan.seed, store, _Reported(self._report), "cpu")
+        trainer = RouteTrainer(settings, plan.seed, store, ReportedProgress(self._report), "cpu")
         self._prepared = _Prepared(
             classes, (train, held, test), inputs, preprocess, TrainingView(inputs[train], train),
             torch.from_numpy(labels), settings, trainer, fingerprint,
@@ -342,17 +328,25 @@ class PartyTrainer:
 
     # ---- deployment ---------------------------------------------------------------------------------
 
-    def _deploy(self, _: Mapping[str, Any], __: list[Array]) -> TaskAnswer:
-        ready, party = self._ready, self._split_party
-        party.finish()
-        local = local_spec(ready.view, len(ready.class_names), ready.settings.local), self._local_model()
-        encoder = encoder_spec(ready.view, ready.settings.vfl), party.encoder
-        folder = self._models / f"{self._federation}-{self._version}"
+    def _version_folder(self, version: object) -> PartyFolder:
+        if not NAME.fullmatch(str(version)):
+            raise InputError(f"version is {str(version)[:40]!r}; lower-case letters, digits, '.', '_', '-' only")
+        return PartyFolder(self._models / f"{self._federation}-{version}")
+
+    def _deploy(self, options: Mapping[str, Any], _: list[Array]) -> TaskAnswer:
+        ready, folder = self._ready, self._version_folder(self._version).path
         ids = np.array(self._table.pseudonyms)
-        home = write_party(
-            folder, self._name, ready.class_names, ready.preprocess, local=local, encoder=encoder, ids=ids,
-            inputs=ready.inputs,
-        )  # fmt: skip
+        if "models_of" in options:
+            home = renew_party(folder, self._version_folder(options["models_of"]), ids=ids, inputs=ready.inputs)
+        else:
+            party = self._split_party
+            party.finish()
+            local = local_spec(ready.view, len(ready.class_names), ready.settings.local), self._local_model()
+            encoder = encoder_spec(ready.view, ready.settings.vfl), party.encoder
+            home = write_party(
+                folder, self._name, ready.class_names, ready.preprocess, local=local, encoder=encoder, ids=ids,
+                inputs=ready.inputs,
+            )  # fmt: skip
         if self._settings.signing_key is not None:
             sign(home.path, load_key(self._settings.signing_key))
         return {"model": home.model_hash()}, []

@@ -61,9 +61,18 @@ class FormationRun:
         Where progress is shown.
     wait
         Seconds to wait for a party that is away.
+    models_of
+        A complete version whose models are used again: nothing is trained. A run that is resumed remembers it.
     """
 
-    def __init__(self, settings: FederationSettings, version: str, progress: Progress, wait: float = 60.0) -> None:
+    def __init__(
+        self,
+        settings: FederationSettings,
+        version: str,
+        progress: Progress,
+        wait: float = 60.0,
+        models_of: str | None = None,
+    ) -> None:
         self.settings, self.version, self._wait = settings, version, wait
         self.progress = _Watched(progress, self._note)
         self.run_folder = RunFolder(settings.out / version)
@@ -75,7 +84,18 @@ class FormationRun:
         self._status: dict[str, Any] = {"federation": settings.name, "version": version, "stages": {}, "parties": {}}
         self._telling = threading.Lock()  # the event loop and a thread that trains write the status
         self._state_path = self._work / "formation.json"
-        self._state: dict[str, Any] = {"done": {}}
+        self._state: dict[str, Any] = {"done": {}, "models_of": models_of}
+
+    @property
+    def _reused(self) -> RunFolder | None:
+        """The version whose models are used again."""
+        name = self._state.get("models_of")
+        return None if name is None else RunFolder(self.settings.out / name)
+
+    @property
+    def _reuse(self) -> dict[str, str]:
+        """What the parties have to know of it."""
+        return {} if self._reused is None else {"models_of": self._reused.path.name}
 
     @property
     def payload_bytes(self) -> dict[str, tuple[int, int]]:
@@ -87,14 +107,17 @@ class FormationRun:
     # ---- state and status ---------------------------------------------------------------------------
 
     def _claim(self) -> None:
-        settings = self.settings
+        settings, resumed = self.settings, self._state_path.is_file()
+        if self._reused is not None and not resumed:
+            self._state = _reusing(self._reused)
         plan = repr((settings.name, self._names, settings.labels, settings.training))
         remedy = "restore federation.toml, or start the next version with --again"
         self.run_folder.claim(hash_text(plan), remedy=remedy)
-        if self._state_path.is_file():
+        if resumed:
             self._state = read_json(self._state_path)
             if self.settings.labels.access != "private" and not self.run_folder.record.is_file():
                 self._state["done"].pop("calibrate", None)  # the report needs the answers
+        write_json(self._state_path, self._state)
         self._status["stages"] = {stage: "done" if stage in self._state["done"] else "open" for stage in STAGES}
 
     def _tell(self, **more: Any) -> None:
@@ -178,7 +201,9 @@ class FormationRun:
                 check_aligned(name, opened, done["align"]["samples"])
             if "split" in done:
                 await stream.call(
-                    "prepare", {"class_names": done["split"]["class_names"]}, [*self._rows, *self._given_labels]
+                    "prepare",
+                    {"class_names": done["split"]["class_names"], **self._reuse},
+                    [*self._rows, *self._given_labels],
                 )
         except BaseException:
             await stream.close()
@@ -223,6 +248,16 @@ class FormationRun:
 def _given(settings: Any) -> dict[str, Any]:
     """Settings as plain values, without those that are not set."""
     return {name: value for name, value in asdict(settings).items() if value is not None}
+
+
+def _reusing(version: RunFolder) -> dict[str, Any]:
+    """The state of a run that uses the models of a complete version, or those that this one uses."""
+    path = version.work / "formation.json"
+    before = read_json(path) if path.is_file() else {"done": {}}
+    if "calibrate" not in before["done"]:
+        raise DataError(f"{version.path} is not complete: finish it first, by the command without options")
+    trained = {stage: before["done"][stage] for stage in ("local", "strong")}
+    return {"done": trained, "models_of": before.get("models_of") or version.path.name}
 
 
 def check_aligned(party: str, values: Mapping[str, Any], samples: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -157,9 +158,14 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _party_folders(folder: Path, name: str) -> list[Path]:
-    versions = (folder, *sorted(_listed(folder)))
+    versions = (folder, *sorted(_listed(folder), key=_in_order))  # of two with the same models, the later counts
     found = [PartyFolder(place) for version in versions for place in (version, RunFolder(version).party(name).path)]
     return [party.path for party in found if party.exists()]
+
+
+def _in_order(path: Path) -> list[tuple[int, str]]:
+    """Sort numbers in names by value: v9 comes before v10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", path.name)]
 
 
 def _trained(place: Path, views: ViewSource | None, trust: Trust | None) -> ModelVersion:
