@@ -227,4 +227,5 @@ on_missing_party = "pool"
 health_seconds = 1.0
 [log]
 path = "decisions.sqlite"
+posteriors = true
 """
