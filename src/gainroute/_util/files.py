@@ -1,4 +1,4 @@
-"""Atomic writes, noticing that a file has changed, and JSON that every parser reads."""
+"""Atomic writes, secrets in files, noticing that a file has changed, and JSON that every parser reads."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gainroute.errors import StorageError
+from gainroute.errors import DataError, StorageError
 
-__all__ = ["FileState", "file_state", "plain", "writable_folder", "write_bytes", "write_json", "write_npz"]
+__all__ = [
+    "FileState", "file_state", "kept_secret", "plain", "writable_folder", "write_bytes", "write_json", "write_npz",
+]  # fmt: skip
 
 FileState = tuple[tuple[int, int, int] | None, ...]
 
@@ -74,6 +76,25 @@ def write_npz(
     out = io.BytesIO()
     (np.savez_compressed if compress else np.savez)(out, **arrays)
     write_bytes(path, out.getvalue(), private=private)
+
+
+def kept_secret(path: str | os.PathLike[str], new: Callable[[], bytes], remedy: str = "restore it") -> bytes:
+    """Read a secret of 32 bytes from a file that only its owner may read, or create the file from `new()`.
+
+    `remedy` is what to do if the file is damaged.
+    """
+    file = Path(path)
+    if not file.exists():
+        write_bytes(file, new(), private=True)
+    try:
+        mode, secret = file.stat().st_mode & 0o777, file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror}); check the file and its permissions") from error
+    if mode & 0o077:
+        raise DataError(f"{file} is a secret and others may read it (mode {mode:o}): chmod 600 {file}")
+    if len(secret) != 32:
+        raise DataError(f"{file} holds {len(secret)} bytes and not 32: {remedy}")
+    return secret
 
 
 def file_state(*paths: Path) -> FileState:

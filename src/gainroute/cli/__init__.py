@@ -1,6 +1,7 @@
 """The command line: parse, call the library, print, and map errors to exit codes. Nothing is computed here.
 
-Exit codes: 0 success, 2 unusable input (one paragraph on stderr gives the cause and the remedy), 130 Ctrl-C.
+Exit codes: 0 success, 1 a check that failed (`audit`), 2 unusable input (one paragraph on stderr gives the cause and
+the remedy), 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Annotated
 import typer
 
 from gainroute.cli import (
+    audit,
     compare,
     coordinator,
     data,
@@ -91,6 +93,7 @@ for _command, _text in _COMMANDS.items():
 app.add_typer(data.data, name="data", short_help="Prepare the benchmarks' data.")
 app.add_typer(party.certs, name="certs", short_help="Create and inspect certificates.")
 app.add_typer(sign.sign, name="sign", short_help="Sign routers and runs, and verify signatures.")
+app.add_typer(audit.audit, name="audit", short_help="Verify, search and compare audit trails.")
 
 
 def main() -> None:

@@ -235,7 +235,7 @@ def test_any_number_of_rows_is_written_whole_and_in_order(tmp_path, n):
     own = {"seq": list(range(n)), "sample_id": [f"s{i}" for i in range(n)], "strong": [None, *[b"s"] * (n - 1)]}
     shared = {"request_id": "r", "time": 1.0, "local": b"l", "pooled": b"p", "score": 0.5, "threshold": 0.1,
               "probability": 1.0, "route": "round1", "label": 2, "weak_prediction": 2, "router": "h", "bytes": 9,
-              "latency": 0.1, "capped": 0}  # fmt: skip
+              "latency": 0.1, "capped": 0, "batch": "b"}  # fmt: skip
     with closing(connect(str(tmp_path / "log.sqlite"))) as connection:
         migrate(connection, "log.sqlite")
         insert_rows(connection, shared | own)

@@ -9,11 +9,11 @@ import unicodedata
 import numpy as np
 import pytest
 
-from gainroute._util.files import write_npz
+from gainroute._util.files import kept_secret, write_npz
 from gainroute.errors import DataError, InputError, StorageError
 from gainroute.federation.formation import pseudonyms
 from gainroute.federation.formation.groups import P256
-from gainroute.federation.formation.pseudonyms import PseudonymTable, fingerprint, kept_secret
+from gainroute.federation.formation.pseudonyms import PseudonymTable, fingerprint
 
 IDS, VIEWS = ["b", "7", "Zoë"], np.arange(6.0).reshape(3, 2)
 NAMES = tuple(f"{n:032x}" for n in range(3))

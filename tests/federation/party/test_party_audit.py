@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import json
 import os
 import socket
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from party_helpers import MODEL, Federation, StubParty, connected, serving
 
+from gainroute.federation.audit_chain import read_head, read_key
+from gainroute.federation.audit_trail import guess_key, heads, verify
 from gainroute.federation.party import audit
 from gainroute.federation.party.audit import AuditLog
 from gainroute.federation.transport.base import PartyUnavailableError
@@ -22,9 +25,30 @@ ENTRY = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def look_each_time(monkeypatch):
+    monkeypatch.setattr(audit, "LOOK_SECONDS", 0.0)
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "audit.jsonl"
+
+
+def test_the_file_is_looked_for_ten_times_a_second(path, monkeypatch):
+    monkeypatch.setattr(audit, "LOOK_SECONDS", 0.1)
+    now = [1000.0]
+    log = AuditLog(path, clock=lambda: now[0])
+    write(log, "a")
+    aside = path.with_name("audit.jsonl.1")
+    path.rename(aside)
+    write(log, "b")  # still written, to the renamed file
+    now[0] += 0.1
+    write(log, "c", "d")
+    assert read_head(path)[0] == 3
+    log.close()
+    assert (names(aside), names(path)) == (["a", "b"], ["c", "d"])
+    assert (verified(path, aside).last, read_head(path)[0]) == (4, 4)
 
 
 def write(log, *names):
@@ -34,6 +58,10 @@ def write(log, *names):
 
 def names(path):
     return [json.loads(line)["request_id"] for line in path.read_text().splitlines()]
+
+
+def verified(*paths):
+    return verify(paths, read_key(guess_key(paths)), heads(paths))
 
 
 def fail(number):
@@ -64,6 +92,7 @@ def test_a_rotation_that_fails_closes_no_descriptor_of_anyone_else(path, monkeyp
     write(log, *"efghij")
     log.close()
     rotated = sorted(path.parent.glob("audit.jsonl.2*"))
+    assert verified(*rotated, path).problem == ""
     assert [name for file in [*rotated, path] for name in names(file)] == list("abcdefghij")
     assert rotated
 
@@ -99,17 +128,18 @@ def test_logrotate_needs_no_signal(path, how):
     log.close()
     assert names(aside) == ["a", "b"]
     assert names(path) == ["c"]
+    assert verified(path, aside).last == 3
 
 
 def test_only_files_of_its_own_rotation_are_removed(path):
-    others = [path.with_name(f"audit.jsonl.{name}") for name in ("1", "key", "gz", "20260101-notes")]
+    others = [path.with_name(f"audit.jsonl.{name}") for name in ("1", "gz", "20260101-notes", "backup")]
     for other in others:
         other.touch()
     log = AuditLog(path, max_bytes=1, keep=1)
     write(log, *"abcde")
     log.close()
     assert all(other.exists() for other in others)
-    assert len(list(path.parent.iterdir())) == len(others) + 2
+    assert len(list(path.parent.iterdir())) == len(others) + 4  # with key and head
 
 
 # ---- file, folder and disk --------------------------------------------------------------------------
@@ -171,6 +201,7 @@ def test_a_full_disk_spoils_no_line_but_the_incomplete_one(path):
     log.close()
     lines = path.read_text().splitlines()
     assert len(lines[1]) == 30
+    assert (verified(path).torn, verified(path).last) == (1, 3)
     assert [json.loads(line)["request_id"] for line in (lines[0], *lines[2:])] == ["a", "b", "c"]
 
 
@@ -180,11 +211,14 @@ def test_a_line_cut_off_by_a_crash_spoils_no_other(path):
     log.close()
     with path.open("a") as file:
         file.write('{"time": "20')
+    assert verified(path).incomplete
     log = AuditLog(path)
     write(log, "b")
     log.close()
     lines = path.read_text().splitlines()
     assert [json.loads(line)["request_id"] for line in (lines[0], lines[2])] == ["a", "b"]
+    assert json.loads(lines[2])["torn"] == hashlib.sha256(b'{"time": "20').hexdigest()
+    assert (verified(path).torn, verified(path).last, verified(path).incomplete) == (1, 2, False)
     with pytest.raises(OSError, match="closed"):
         write(log, "late")
 

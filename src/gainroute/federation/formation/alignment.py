@@ -54,7 +54,7 @@ class PartyAlignment:
         N texts or whole numbers, all different. They never leave this object except by `commit`; error messages of the
         constructor may contain one.
     key
-        The party's secret, see `kept_secret`.
+        The party's secret, kept in a file by `kept_secret`.
     parties
         M, the number of parties that align. Limits what is masked for the others to (M − 1) · `max_ids` elements.
     max_ids

@@ -16,11 +16,11 @@ from uuid import uuid4
 import numpy as np
 import torch
 
-from gainroute._util.files import write_bytes, write_json, write_npz
+from gainroute._util.files import kept_secret, write_bytes, write_json, write_npz
 from gainroute._util.hashing import hash_text
 from gainroute.errors import DataError
 from gainroute.federation.formation.alignment import intersect, passes
-from gainroute.federation.formation.pseudonyms import kept_secret
+from gainroute.federation.formation.pseudonyms import REALIGN
 from gainroute.federation.formation.remote import RemoteParties, TrainingStream
 from gainroute.federation.formation.run import FormationRun, check_aligned
 from gainroute.federation.formation.status import STAGES
@@ -122,7 +122,7 @@ class Formation(FormationRun):
                 self._tell()
 
             await asyncio.gather(*(one(party, owner) for party, owner in turn.items()))
-        secret = kept_secret(self.settings.out / "pseudonyms.key", lambda: secrets.token_bytes(32))
+        secret = kept_secret(self.settings.out / "pseudonyms.key", lambda: secrets.token_bytes(32), REALIGN)
         tags = {name: lists[name] for name in self._names}  # in the order of the settings, not of arrival
         found = await asyncio.to_thread(intersect, tags, secret, max_ids=self.settings.max_ids)
         committed = await asyncio.gather(*(self._commit(name, found.pseudonyms[name]) for name in self._names))

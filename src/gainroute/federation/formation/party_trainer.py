@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gainroute._util.files import kept_secret
 from gainroute._util.hashing import hash_text
 from gainroute._util.progress import ReportedProgress
 from gainroute._util.settings import build_settings
@@ -21,7 +22,7 @@ from gainroute.federation.formation.alignment import PartyAlignment
 from gainroute.federation.formation.groups import P256
 from gainroute.federation.formation.party_labels import PartyLabels, own_data
 from gainroute.federation.formation.plan import NAME, FormationPlan, LabelSettings
-from gainroute.federation.formation.pseudonyms import PseudonymTable, kept_secret
+from gainroute.federation.formation.pseudonyms import REALIGN, PseudonymTable
 from gainroute.federation.formation.tasks import CHUNK_BYTES, Array
 from gainroute.federation.party.settings import TrainingSettings
 from gainroute.federation.pki.signatures import load_key, sign
@@ -151,7 +152,7 @@ class PartyTrainer:
     # ---- alignment ----------------------------------------------------------------------------------
 
     def _align(self, options: Mapping[str, Any], _: list[Array]) -> TaskAnswer:
-        key = kept_secret(self._folder / "alignment.key", P256.new_key)
+        key = kept_secret(self._folder / "alignment.key", P256.new_key, REALIGN)
         limit = min(self._settings.max_ids, int(options["max_ids"]))
         self.__dict__.pop("_view", None)  # a new alignment reads the data anew
         assert self._view.ids is not None  # noqa: S101 (for the type checker)

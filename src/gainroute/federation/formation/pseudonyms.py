@@ -6,22 +6,23 @@ import hashlib
 import hmac
 import os
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gainroute._util.arrays import shown
-from gainroute._util.files import write_bytes, write_npz
+from gainroute._util.files import write_npz
 from gainroute.errors import DataError, InputError, SettingError
 from gainroute.io.ids import id_texts, rows_by_id
 from gainroute.io.preprocess import Raw
 from gainroute.io.tables import read_table
 
-__all__ = ["PseudonymTable", "comparable_ids", "fingerprint", "kept_secret"]
+__all__ = ["REALIGN", "PseudonymTable", "comparable_ids", "fingerprint"]
 
 LONGEST = 256
+REALIGN = "restore it, or delete it and align again"  # if a secret is damaged
 ROWS = 4096
 
 
@@ -67,22 +68,6 @@ def fingerprint(ids: Sequence[Any], views: Raw) -> str:
             part = column[rows]
             digest.update(repr(part.tolist()).encode() if part.dtype.hasobject else part.tobytes())
     return digest.hexdigest()
-
-
-def kept_secret(path: str | os.PathLike[str], new: Callable[[], bytes]) -> bytes:
-    """Read a secret from a file that only its owner may read, or create the file from `new()`."""
-    file = Path(path)
-    if not file.exists():
-        write_bytes(file, new(), private=True)
-    try:
-        mode, secret = file.stat().st_mode & 0o777, file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file} cannot be read ({error.strerror}); check the file and its permissions") from error
-    if mode & 0o077:
-        raise DataError(f"{file} is a secret and others may read it (mode {mode:o}): chmod 600 {file}")
-    if len(secret) != 32:
-        raise DataError(f"{file} holds {len(secret)} bytes and not 32: restore it, or delete it and align again")
-    return secret
 
 
 @dataclass(frozen=True)

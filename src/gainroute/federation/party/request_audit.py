@@ -43,20 +43,27 @@ class RequestAudit:
         The audit log.
     clock
         Monotonic seconds.
+    samples
+        Whether the lines of answers name the samples, by pseudonyms.
     """
 
-    def __init__(self, audit: AuditLog, clock: Callable[[], float] = time.monotonic) -> None:
-        self._audit, self._clock = audit, clock
+    def __init__(self, audit: AuditLog, clock: Callable[[], float] = time.monotonic, *, samples: bool = True) -> None:
+        self._audit, self._clock, self._names_samples = audit, clock, samples
         self._refused: dict[tuple[Caller, str], _Refused] = {}
         self._summarising: asyncio.TimerHandle | None = None
         self._denials: dict[str, float] = {}
         self._unrecorded = 0  # requests that got no answer since the audit log failed
 
-    def answered(self, caller: Caller, request: pb.Request, unknown: int) -> bool:
+    def samples(self, request: pb.Request) -> str:
+        """Pseudonyms of the samples of a request; empty if they are not recorded. May be called in any thread."""
+        key = self._audit.key
+        return key.pseudonyms(request.ids) if key is not None and self._names_samples else ""
+
+    def answered(self, caller: Caller, request: pb.Request, unknown: int, samples: str = "") -> bool:
         """Record an answer before it leaves; False if that is impossible, and the answer must not leave."""
         if log.isEnabledFor(logging.DEBUG):
             log.debug("answered", extra=request_id(request) | {"count": len(request.ids)})
-        return self._record(caller, request, unknown, "answered")
+        return self._record(caller, request, unknown, "answered", **({"samples": samples} if samples else {}))
 
     def refused(self, caller: Caller, request: pb.Request, outcome: str, reason: str = "") -> bool:
         """Record a request without an answer, or count it if there are many with the same outcome."""

@@ -70,8 +70,10 @@ class PartyService:
         if not self.versions and not settings.training.coordinators:
             raise DataError("there is no model version to answer with: the log above says why; check [source]")
         audit = settings.audit
-        self.audit = AuditLog(audit.path, max_bytes=audit.max_bytes, keep=audit.keep, sync=audit.sync)
-        self._requests = RequestAudit(self.audit, clock)
+        self.audit = AuditLog(
+            audit.path, party=settings.name, key=audit.key, max_bytes=audit.max_bytes, keep=audit.keep, sync=audit.sync
+        )
+        self._requests = RequestAudit(self.audit, clock, samples=audit.samples)
 
     # ---- versions -----------------------------------------------------------------------------------
 
@@ -120,11 +122,11 @@ class PartyService:
         try:
             version = self._check(caller, request)
             if self.is_immediate(request):
-                response = self._compute(version, request)
+                response, samples = self._compute(version, request)
             else:
                 loop = asyncio.get_running_loop()
-                response = await loop.run_in_executor(self._models, self._compute, version, request)
-            recorded = self._requests.answered(caller, request, len(response.answer.missing))
+                response, samples = await loop.run_in_executor(self._models, self._compute, version, request)
+            recorded = self._requests.answered(caller, request, len(response.answer.missing), samples)
         except asyncio.CancelledError:
             self._requests.refused(caller, request, "cancelled")
             raise
@@ -180,10 +182,12 @@ class PartyService:
             )
         return version
 
-    def _compute(self, version: ModelVersion, request: pb.Request) -> pb.Response:
+    def _compute(self, version: ModelVersion, request: pb.Request) -> tuple[pb.Response, str]:
+        """The answer, and the samples as they are named in the audit log."""
         posterior = request.round == pb.ROUND_POSTERIORS
         values, missing = version.answer(list(request.ids), posterior=posterior)
-        return write_answer(request, values, missing, POSTERIOR_ENCODING if posterior else request.codec)
+        response = write_answer(request, values, missing, POSTERIOR_ENCODING if posterior else request.codec)
+        return response, self._requests.samples(request)
 
     def _model_error(self, request: pb.Request, error: Exception) -> _RefusedError:
         log.error("answering failed", extra=request_id(request), exc_info=error)

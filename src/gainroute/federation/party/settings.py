@@ -144,12 +144,19 @@ class AuditSettings:
         Number of renamed files to keep; 0 keeps all, so that no coordinator can push out its traces by asking often.
     sync
         Whether each line is forced to disk (fsync) before its answer is sent.
+    key
+        File of the key that makes lines tamper-evident; by default beside `path`, with ``.key`` appended. It is created
+        if needed.
+    samples
+        Whether the lines of answers name the samples, by pseudonyms that only this key can make.
     """
 
     path: Path = Path("audit.jsonl")
     max_bytes: int = 64 << 20
     keep: int = 0
     sync: bool = False
+    key: Path | None = None
+    samples: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

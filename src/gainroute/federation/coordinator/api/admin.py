@@ -110,7 +110,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
 
         def work(connection: Any) -> int:
             deleted = store.delete_named(connection, decision_id, sample_id)
-            pseudonym = {"sample_sha256": store.pseudonym(sample_id or "")}
+            pseudonym = {"sample": store.pseudonym(connection, sample_id or "")}
             what = pseudonym if decision_id is None else {"decision_id": decision_id}
             store.audit(connection, *_caller(request), "delete", what, {"deleted": deleted})
             return deleted

@@ -79,6 +79,20 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE decisions ADD COLUMN holder TEXT;
     CREATE INDEX decisions_by_holder ON decisions (holder) WHERE holder IS NOT NULL;
     """,
+    # `asked`: what the parties were asked for, one row per batch and round; `failed` is a JSON list of the parties that
+    # gave no usable answer, empty if there are none. `audit.chain` makes the entries tamper-evident.
+    """
+    ALTER TABLE decisions ADD COLUMN batch TEXT;
+    CREATE TABLE asked (
+        number INTEGER PRIMARY KEY,
+        batch TEXT NOT NULL,
+        round INTEGER NOT NULL,
+        time REAL NOT NULL,
+        samples INTEGER NOT NULL,
+        failed TEXT NOT NULL
+    );
+    ALTER TABLE audit ADD COLUMN chain TEXT;
+    """,
 )
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process
@@ -87,7 +101,7 @@ JOURNAL_PAGES = 4000  # after which SQLite checkpoints the journal
 COLUMNS = (
     "seq", "sample_id", "request_id", "time", "local", "pooled", "strong", "score", "threshold", "probability",
     "route", "label", "weak_prediction", "strong_prediction", "router", "bytes", "latency", "explored",
-    "capped", "holder",
+    "capped", "holder", "batch",
 )  # fmt: skip
 
 

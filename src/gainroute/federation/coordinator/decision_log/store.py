@@ -6,7 +6,6 @@ thread.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 import time
@@ -18,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gainroute.federation.audit_chain import START
+from gainroute.federation.audit_trail import audit_body
 from gainroute.federation.coordinator.decision_log.schema import COLUMNS, decision_id, sequence
 from gainroute.federation.coordinator.errors import ConflictError, LogFailedError, NotFoundError
 
@@ -85,7 +86,10 @@ def delete_named(connection: sqlite3.Connection, decision: str | None, sample: s
 
 
 def delete_before(connection: sqlite3.Connection, moment: float) -> int:
-    """Delete some of the decisions older than a time; repeat until it returns 0."""
+    """Delete some of the decisions older than a time, and what was asked before it; repeat until it returns 0."""
+    connection.execute(
+        "DELETE FROM asked WHERE number IN (SELECT number FROM asked WHERE time < ? LIMIT ?)", (moment, CHUNK)
+    )
     return connection.execute(
         "DELETE FROM decisions WHERE seq IN (SELECT seq FROM decisions WHERE seq < ? LIMIT ?)",
         (int(moment * 1e6), CHUNK),
@@ -163,11 +167,16 @@ def summarise_feedback(path: Path) -> Row:
 
 
 def audit(connection: sqlite3.Connection, who: str, request_id: str, action: str, before: Any, after: Any) -> None:
-    """Add an entry to the audit trail."""
-    connection.execute(
-        "INSERT INTO audit (time, who, request_id, action, before, after) VALUES (?, ?, ?, ?, ?, ?)",
-        (time.time(), who, request_id, action, json.dumps(before), json.dumps(after)),
-    )
+    """Add an entry to the audit trail, chained to the one before (`gainroute.federation.audit_chain`)."""
+    last = connection.execute("SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1").fetchone() or (0, None)
+    row = {
+        "number": last[0] + 1, "time": time.time(), "who": who, "request_id": request_id, "action": action,
+        "before": json.dumps(before), "after": json.dumps(after),
+    }  # fmt: skip
+    body = audit_body(row, first=last[1] is None)
+    (row["chain"],) = connection.execute("SELECT audit_link(?, ?)", (last[1] or START, body)).fetchone()
+    names = ", ".join(row)
+    connection.execute(f"INSERT INTO audit ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [*row.values()])  # noqa: S608
 
 
 def read_audit(path: Path, limit: int) -> list[Row]:
@@ -196,6 +205,6 @@ def get_state(path: Path, names: Sequence[str]) -> dict[str, Any]:
     return {row["name"]: json.loads(row["value"]) for row in found if row["name"] in names}
 
 
-def pseudonym(sample_id: str) -> str:
-    """Name of a deleted sample in the audit trail: it can be verified, but not read."""
-    return hashlib.sha256(sample_id.encode()).hexdigest()[:16]
+def pseudonym(connection: sqlite3.Connection, sample_id: str) -> str:
+    """Name of a deleted sample in the audit trail: who has the log's key can recognise an id, nobody can read it."""
+    return str(connection.execute("SELECT audit_pseudonym(?)", (sample_id,)).fetchone()[0])

@@ -9,31 +9,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import logging
 import queue
 import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from gainroute.errors import DataError, SettingError
+from gainroute.federation.audit_chain import key_path, read_key
 from gainroute.federation.coordinator.decision_log.rows import columns_of, insert_rows
 from gainroute.federation.coordinator.decision_log.schema import BUSY_SECONDS, connect, migrate, prepare
 from gainroute.federation.coordinator.errors import LogFailedError
 from gainroute.federation.coordinator.outcome import Outcome
 from gainroute.federation.coordinator.settings import LogSettings
 
-__all__ = ["DecisionLog"]
+__all__ = ["ASKED", "DecisionLog"]
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
 log = logging.getLogger("gainroute.coordinator")
 
+ASKED = "INSERT INTO asked (batch, round, time, samples, failed) VALUES (?, ?, ?, ?, ?)"
 MAX_GROUP = 256
+MAX_ASKED = 1 << 16  # rows kept while the log cannot be written
+FEW_ASKED = 64  # fewer do not go with a lone request: another page of the file takes 10 µs, and its rows have the batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +60,10 @@ class DecisionLog:
         self._settings = settings
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._turn = threading.Lock()  # held while the connection is used
+        self._asked: deque[tuple[Any, ...]] = deque(maxlen=MAX_ASKED)
         self._lock = _lock(settings.path)
         try:
+            self._key = read_key(key_path(settings.path), create=True)
             self._connection = self._open()
             (last,) = self._connection.execute("SELECT max(seq) FROM decisions").fetchone()
         except sqlite3.Error as error:
@@ -74,6 +81,8 @@ class DecisionLog:
         try:
             migrate(connection, str(self.path))
             prepare(connection, str(self.path))
+            connection.create_function("audit_link", 2, self._key.link)
+            connection.create_function("audit_pseudonym", 1, lambda sample: self._key.pseudonyms([sample]))
         except BaseException:
             connection.close()
             raise
@@ -110,6 +119,14 @@ class DecisionLog:
 
         return self._submit(insert, alone=False, here=lone)
 
+    def asked(self, batch: str, round_: int, samples: int, failed: Collection[str]) -> None:
+        """Note what the parties were asked for, and which did not answer; it is written with later decisions."""
+        self._asked.append((batch, round_, time.time(), samples, json.dumps(list(failed)) if failed else ""))
+
+    def flush(self) -> None:
+        """Write what was noted even if no decisions follow."""
+        self._submit(lambda _: None, alone=False).add_done_callback(lambda done: done.cancelled() or done.exception())
+
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do `work` in a transaction of its own; returns once it is on disk, or raises `LogFailedError`.
 
@@ -145,7 +162,7 @@ class DecisionLog:
             finally:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute(f"PRAGMA busy_timeout = {round(1e3 * BUSY_SECONDS)}")
-            _settle([(job, self._commit([job])[0])])
+            _settle([(job, self._commit([job], lone=True)[0])])
             return True
         finally:
             self._turn.release()
@@ -169,18 +186,26 @@ class DecisionLog:
                     with self._turn:
                         results = self._commit(group)
                     _notify(list(zip(group, results, strict=True)))
+        if self._asked:
+            with self._turn:
+                self._commit([])
 
-    def _commit(self, group: list[_Job]) -> list[Any]:
+    def _commit(self, group: list[_Job], *, lone: bool = False) -> list[Any]:
         """Commit a group; returns one result per job, or the error for its caller."""
+        waiting = len(self._asked)
+        asked = [self._asked.popleft() for _ in range(0 if lone and waiting < FEW_ASKED else waiting)]
         try:
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN IMMEDIATE")
             results = [job.work(self._connection) for job in group]
-            if self.alongside is not None and not group[0].alone:
+            if self.alongside is not None and group and not group[0].alone:
                 self.alongside(self._connection)
+            if asked:
+                self._connection.executemany(ASKED, asked)
             self._connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 (the caller waits for the result, and gets the error)
             self._undo()
+            self._asked.extendleft(reversed(asked))
             if len(group) > 1 and not isinstance(error, sqlite3.OperationalError):
                 # One job is the cause; the others must not fail with it.
                 return [result for job in group for result in self._commit([job])]
