@@ -372,8 +372,10 @@ def test_the_request_id_goes_through_to_parties_log_and_answer(fed):
     named, forged = run(work())
     assert named.headers["X-Request-Id"] == "trace-7"
     assert len(forged.headers["X-Request-Id"]) == 32
-    assert [c[3] for c in fed.parties[0].calls if c[0] == 1] == ["trace-7", forged.headers["X-Request-Id"]]
-    assert [r["request_id"] for r in rows(fed)] == ["trace-7", forged.headers["X-Request-Id"]]
+    names = ["trace-7", forged.headers["X-Request-Id"]]
+    assert [r["request_id"] for r in rows(fed)] == names
+    sent = [c[3] for c in fed.parties[0].calls if c[0] == 1]
+    assert sent == [f"{r['batch']},{r['request_id']}" for r in rows(fed)]  # the batch, then the requests in it
 
 
 def test_a_full_queue_answers_503_with_retry_after(fed):

@@ -8,15 +8,18 @@ Holders of tokens take turns: the backlog of one does not delay another.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import (
     BusyError,
@@ -78,10 +81,13 @@ class Batcher:
         rounds: RoundSettings,
         quotas: HolderQuotas,
         metrics: Metrics,
+        log: DecisionLog,
     ) -> None:
         self.draining = False
         self.in_flight = 0  # samples admitted and not yet answered
-        self._parties, self._operator, self._metrics = parties, operator, metrics
+        self._parties, self._operator, self._metrics, self._log = parties, operator, metrics, log
+        run = secrets.token_hex(6)
+        self._batch_ids = (f"{run}-{number}" for number in itertools.count(1))
         self._batching, self._rounds, self._quotas = batching, rounds, quotas
         self._admitted: Counter[str | None] = Counter()  # samples in flight by holder
         self._queue: FairQueue[_Pending] = FairQueue()
@@ -179,16 +185,22 @@ class Batcher:
 
     async def _run(self, batch: list[_Pending], deployment: Deployment) -> None:
         ids = batch[0].ids if len(batch) == 1 else [i for pending in batch for i in pending.ids]
-        request_ids = _joined(batch)
+        batch_id = next(self._batch_ids)
+        request_ids = f"{batch_id},{_joined(batch)}"
         self._metrics.batch(len(ids))
         began = time.perf_counter()
         try:
             try:
-                replies = await ask_first(self._parties, deployment, ids, request_ids, self._rounds.one_seconds)
+                failed: Collection[str] = deployment.parties  # without an answer, until one arrives
+                try:
+                    replies = await ask_first(self._parties, deployment, ids, request_ids, self._rounds.one_seconds)
+                    failed = replies.failed
+                finally:
+                    self._log.asked(batch_id, 1, len(ids), failed)
                 self._metrics.round(1, replies)
                 pool = self._rounds.on_missing_party == "pool"
                 decision = decide(deployment, replies, len(ids), pool=pool)
-                outcome = answer_first(deployment, ids, replies, decision)
+                outcome = answer_first(deployment, batch_id, ids, replies, decision)
                 if self._quotas.limits_escalations:
                     decision, outcome = self._within_quota(batch, decision, outcome)
             finally:
@@ -242,7 +254,12 @@ class Batcher:
         async with self._second.turn(costs):
             if outcome.deployment.fusion.wants_embeddings:
                 ids = [outcome.ids[i] for i in rows.tolist()]
-                replies = await ask_second(self._parties, outcome.deployment, ids, request_ids, left)
+                failed: Collection[str] = outcome.deployment.parties
+                try:
+                    replies = await ask_second(self._parties, outcome.deployment, ids, request_ids, left)
+                    failed = replies.failed
+                finally:
+                    self._log.asked(outcome.batch, 2, len(ids), failed)
                 self._metrics.round(2, replies)
                 left = max(left - replies.seconds, 0.001)
                 if replies.failed:  # there is nothing to fuse
@@ -261,6 +278,7 @@ class Batcher:
         for pending in batch:
             if not pending.answer.done():
                 pending.answer.set_exception(error)
+        self._log.flush()  # no decision follows, with which the log would write what was asked
 
 
 def _hand_out(pending: _Pending, outcome: Outcome) -> None:

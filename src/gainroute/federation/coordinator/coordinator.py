@@ -85,8 +85,9 @@ class Coordinator:
                 if link.name not in absent:
                     link.set_state("ok")
             self.batcher = Batcher(
-                self.parties, self.operator, self.settings.batching, self.settings.rounds, self.quotas, self.metrics
-            )
+                self.parties, self.operator, self.settings.batching, self.settings.rounds, self.quotas, self.metrics,
+                self.log,
+            )  # fmt: skip
             if self.settings.controller is not None:
                 self.log.alongside = self.operator.save_control
             self.monitor = Monitor(self.settings.drift, self.log, self.operator, self.parties)

@@ -58,6 +58,7 @@ class Outcome:
     """The answers to N samples, given by one deployment; −1 stands for no answer."""
 
     deployment: Deployment
+    batch: str  # the id under which the parties were asked
     ids: Sequence[str]
     label: IntArray  # (N,) the answer as a column number; −1 for a sample that no party has
     probabilities: Float32  # (N, K) posterior of the route that answered; zeros for a sample that no party has

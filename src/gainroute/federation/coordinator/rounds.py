@@ -134,7 +134,9 @@ def decide(deployment: Deployment, replies: Replies, n: int, *, pool: bool) -> D
     return decision if deployment.control is None else deployment.control.decide(decision)
 
 
-def answer_first(deployment: Deployment, ids: Sequence[str], replies: Replies, decision: Decision) -> Outcome:
+def answer_first(
+    deployment: Deployment, batch: str, ids: Sequence[str], replies: Replies, decision: Decision
+) -> Outcome:
     """Answer every sample by Round 1; `answer_second` replaces the answers of escalated samples."""
     n = len(ids)
     route = [ROUND1] * n
@@ -156,9 +158,9 @@ def answer_first(deployment: Deployment, ids: Sequence[str], replies: Replies, d
     held = decision if isinstance(decision, ControlledDecision) else None
     explores = control is not None and control.controller.explore > 0
     return Outcome(
-        deployment=deployment, ids=ids, label=weak, probabilities=probabilities, escalated=np.zeros(n, dtype=bool),
-        wanted=decision.escalate, score=decision.score, route=route, weak=weak, strong=np.full(n, -1, dtype=np.int64),
-        local=decision.local, pooled=decision.pooled, strong_posterior=None,
+        deployment=deployment, batch=batch, ids=ids, label=weak, probabilities=probabilities,
+        escalated=np.zeros(n, dtype=bool), wanted=decision.escalate, score=decision.score, route=route, weak=weak,
+        strong=np.full(n, -1, dtype=np.int64), local=decision.local, pooled=decision.pooled, strong_posterior=None,
         bytes=np.full(n, sum(replies.payload.values()) / n),
         threshold=decision.threshold if held is None else held.thresholds,
         probability=decision.escalate.astype(np.float64) if held is None else held.probability,

@@ -44,6 +44,7 @@ def columns_of(
         "bytes": [round(size) for size in outcome.bytes.tolist()],
         "latency": latency,
         "capped": 0 if outcome.capped is None else outcome.capped.tolist(),
+        "batch": outcome.batch,
     }
     if holder is not None:
         found["holder"] = holder
