@@ -87,7 +87,7 @@ class CascadeClassifier(Settings):
         self.calibration_size = calibration_size
         self.random_state = random_state
 
-    def fit(self, X: Any, y: ArrayLike) -> Self:
+    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Split the samples, fit clones of both classifiers on one part, and the router on the other.
 
         Parameters
@@ -96,11 +96,15 @@ class CascadeClassifier(Settings):
             Whatever both classifiers take: an array, a data frame, a sparse matrix, a list of texts.
         y : (N,)
             Labels of any type.
+        sample_weight : (N,), optional
+            Passed to both classifiers, or to the last step of a pipeline, and to the router: budget and expected gain
+            are then those of the weighted samples. The split into two parts does not depend on it.
         """
         try:
             from sklearn.base import clone
             from sklearn.utils import _safe_indexing, column_or_1d, indexable
             from sklearn.utils.multiclass import check_classification_targets
+            from sklearn.utils.validation import _check_sample_weight
         except ImportError:
             raise MissingExtraError("CascadeClassifier", "sklearn") from None
 
@@ -115,16 +119,24 @@ class CascadeClassifier(Settings):
         check_classification_targets(labels)
         X, labels = indexable(X, labels)
         classes, columns = np.unique(labels, return_inverse=True)
-        if len(classes) < 2:
-            raise LabelError(f"y has one class only ({classes.tolist()}); at least two are needed")
+        weight = None
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, labels, dtype=np.float64)
+        counted = classes if weight is None else np.unique(labels[weight > 0])
+        if len(counted) < 2:
+            raise LabelError(f"y has one class only ({counted.tolist()}) of positive weight; at least two are needed")
         training, calibration = _split(columns, self.calibration_size, self.random_state)
         X_training, X_calibration = _safe_indexing(X, training), _safe_indexing(X, calibration)
-        small = clone(self.small).fit(X_training, labels[training])
-        big = clone(self.big).fit(X_training, labels[training])
+        small, big = (
+            clone(model).fit(X_training, labels[training], **_weights(model, name, weight, training))
+            for name, model in (("small", self.small), ("big", self.big))
+        )
         router = ExpectedGainRouter() if self.router is None else clone(self.router)
         router.set_params(classes=classes)
         strong = "strong_posterior" if hasattr(big, "predict_proba") else "strong_prediction"
         answers = {strong: _answers(big, X_calibration)}
+        if weight is not None:
+            answers["sample_weight"] = weight[calibration]
         router.fit(small.predict_proba(X_calibration), labels[calibration], **answers, check_class_order=False)
         self.classes_, self.small_, self.big_, self.router_ = classes, small, big, router
         self.calibration_rows_ = calibration
@@ -184,6 +196,21 @@ class CascadeClassifier(Settings):
             **{name: all(getattr(i, name) for i in inputs) for name in ("sparse", "allow_nan", "string", "categorical")}
         )
         return tags
+
+
+def _weights(model: Any, name: str, weight: FloatArray | None, rows: IntArray) -> dict[str, FloatArray]:
+    """The argument of `fit` that passes weights to a classifier, or to the last step of a pipeline."""
+    if weight is None:
+        return {}
+    from sklearn.utils.validation import has_fit_parameter
+
+    step, last = model.steps[-1] if hasattr(model, "steps") else ("", model)
+    if not has_fit_parameter(last, "sample_weight"):
+        raise SettingError(
+            f"sample_weight is given, but {name} is {model!r}, whose fit takes none; leave it out, or choose a "
+            "classifier that takes weights"
+        )
+    return {f"{step}__sample_weight" if step else "sample_weight": weight[rows]}
 
 
 def _answers(big: Any, X: Any) -> Any:
