@@ -81,9 +81,23 @@ def open_run(run_dir: str | os.PathLike[str], *, device: str = "cpu") -> OpenedR
 
     Examples
     --------
-    >>> run = open_run("run/")  # doctest: +SKIP
-    >>> run.predict({"front": front, "side": side}).prediction  # doctest: +SKIP
-    array(['ant', 'cat'], dtype='<U3')
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from gainroute.training.run import train_run
+    >>> labels = np.arange(200) % 2
+    >>> views = {name: labels[:, None] + np.random.default_rng(i).normal(size=(200, 3)) for i, name in enumerate("ab")}
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     np.savez(folder / "y.npz", labels=np.array(["ant", "bee"])[labels])
+    ...     for party, x in views.items():
+    ...         np.savez(folder / f"{party}.npz", x=x)
+    ...     files = [folder / "a.npz", folder / "b.npz"]
+    ...     trained = train_run(files, folder / "y.npz", folder / "run", epochs=1)
+    ...     run = open_run(folder / "run")
+    >>> run
+    OpenedRun(parties=a, b; classes=ant, bee)
+    >>> run.predict({"a": [[2.0, 2.0, 2.0]], "b": [[2.0, 2.0, 2.0]]}).prediction
+    array(['bee'], dtype='<U3')
     """
     try:
         from gainroute.training.run import load_calibrated_router
