@@ -15,7 +15,7 @@ from gainroute.errors import GainrouteError, GainrouteWarning, MissingExtraError
 __all__ = ["Command", "ResumableCommand", "needing", "notes"]
 
 OPTIONAL = {
-    "torch", "sklearn", "onnxruntime", "onnxscript", "matplotlib", "tomli",
+    "torch", "sklearn", "onnxruntime", "onnxscript", "skl2onnx", "matplotlib", "tomli",
     "cryptography", "fastapi", "google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client", "starlette",
     "uvicorn",
 }  # fmt: skip

@@ -35,6 +35,21 @@ def train(
             help="Epochs of the local classifiers, of which a tenth of the training part chooses one. Default: 20."
         ),
     ] = None,
+    local: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:CLASSIFIER",
+            help="A scikit-learn classifier as local model of every party, instead of a network, such as "
+            "sklearn.linear_model:LogisticRegression or 'sklearn.svm:LinearSVC(C=0.1)'; or a function that makes one.",
+        ),
+    ] = None,
+    fused: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:CLASSIFIER",
+            help="A scikit-learn classifier of the embeddings of all parties as fusion head, instead of a network.",
+        ),
+    ] = None,
     test: Annotated[float, typer.Option(help="The share of all samples that is held out to evaluate on.")] = 0.3,
     calibration: Annotated[float, typer.Option(help="The share of the rest that calibrates the router.")] = 0.2,
     id_column: opt.IdColumn = "id",
@@ -69,7 +84,8 @@ def train(
             views, labels, out, budget=budget, codec=codec, seed=seed, test=test,
             calibration=calibration,
             id_column=id_column, label_column=label_column, kinds=parse_kinds(kind or []), epochs=epochs,
-            local_epochs=local_epochs, device=device, progress=progress, overwrite=overwrite, threads=threads,
+            local_epochs=local_epochs, local=local, fused=fused, device=device, progress=progress, overwrite=overwrite,
+            threads=threads,
         )  # fmt: skip
         if key is not None:
             sign_written(out, key)

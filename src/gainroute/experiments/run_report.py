@@ -50,6 +50,8 @@ def report_run(trained: TrainedRun, progress: Progress | None = None) -> dict[st
     rate, accuracy = _routed_by(router, trained.test).deploy(router.threshold_)
     results["headline"] = headline_of(results, budget, (rate, accuracy))
     results["deployed"] = _as_deployed(router, rate, accuracy)
+    if "estimators" in trained.metadata:
+        results["estimators"] = trained.metadata["estimators"]
     if "logistic_regression" in trained.metadata:
         pooled = {"local_models": trained.test.weak_accuracy}
         results["yardstick"] = {**pooled, "logistic_regression": trained.metadata["logistic_regression"]}

@@ -15,8 +15,9 @@ from gainroute.io.answering_party import AnsweringParty
 from gainroute.io.preprocess import preprocess_from_json
 from gainroute.io.run_folder import OnnxFolder, read_json
 
-__all__ = ["OnnxParty"]
+__all__ = ["TOLERANCE", "OnnxParty", "open_session"]
 
+TOLERANCE = 1e-5  # largest difference between the answers of a model and of its export to ONNX
 _BATCH = 512
 
 
@@ -33,7 +34,7 @@ class OnnxParty(AnsweringParty):
     ) -> None:
         home = OnnxFolder(Path(folder))
         models = home.local_model, home.encoder
-        self._local, self._encoder = (_session(path, threads) for path in models)
+        self._local, self._encoder = (open_session(_existing(path), threads) for path in models)
         preprocess = None
         if home.description.is_file():
             body = read_json(home.description)
@@ -48,13 +49,16 @@ class OnnxParty(AnsweringParty):
 
     def _forward(self, inputs: npt.NDArray[np.float32], *, posterior: bool) -> npt.NDArray[np.float32]:
         session = self._local if posterior else self._encoder
-        takes = session.get_inputs()[0].name
+        takes = session.get_inputs()[0]
         whole = np.ascontiguousarray(inputs, dtype=np.float32)
-        outputs = [session.run(None, {takes: whole[i : i + _BATCH]})[0] for i in range(0, len(whole), _BATCH)]
+        if len(takes.shape) == 2:  # a model of feature vectors reads the values of an image in a row
+            whole = whole.reshape(len(whole), -1)
+        outputs = [session.run(None, {takes.name: whole[i : i + _BATCH]})[0] for i in range(0, len(whole), _BATCH)]
         return np.concatenate(outputs)
 
 
-def _session(path: Path, threads: int) -> Any:
+def open_session(source: Path | bytes, threads: int = 1) -> Any:
+    """Open an ONNX model, from its file or its content, with onnxruntime."""
     try:
         import onnxruntime
     except ModuleNotFoundError as error:
@@ -65,13 +69,18 @@ def _session(path: Path, threads: int) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only: warnings about optimisations are of no use to an operator
+    content, name = (source, "the ONNX model") if isinstance(source, bytes) else (str(source), str(source))
+    try:
+        # From the path, not from bytes, where there is one: large models keep their weights in files beside it.
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common base class of their own
+        raise NotAnArtifactError(f"{name} cannot be read by onnxruntime ({error}): export or copy it again") from error
+
+
+def _existing(path: Path) -> Path:
     if not path.is_file():
         raise ArtifactError(f"{path} is not there: name a folder with local.onnx and encoder.onnx")
-    try:
-        # From the path, not from bytes: large models keep their weights in files beside it.
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions have no common base class of their own
-        raise NotAnArtifactError(f"{path} cannot be read by onnxruntime ({error}): export or copy it again") from error
+    return path
 
 
 def _width(session: Any, path: Path) -> int:

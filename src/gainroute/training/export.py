@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from gainroute._util.files import write_bytes, write_json
 from gainroute.errors import ArtifactError, DataError
-from gainroute.io.onnx_party import OnnxParty
+from gainroute.io.onnx_party import TOLERANCE, OnnxParty
 from gainroute.io.run_folder import OnnxFolder, PartyFolder, RunFolder
+from gainroute.training.models.onnx_classifier import OnnxClassifier
 from gainroute.training.run import load_calibrated_router
 from gainroute.training.trained_run import TrainedParty
 
-__all__ = ["TOLERANCE", "export_party", "export_run"]
-
-TOLERANCE = 1e-5
+__all__ = ["export_party", "export_run"]
 
 
 def export_run(run_dir: str | os.PathLike[str], out_dir: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
@@ -75,7 +74,10 @@ def export_party(folder: str | os.PathLike[str], out_dir: str | os.PathLike[str]
         raise DataError(f"{home.views} holds no views, which the export is verified on: copy it from the run")
     out.export.unlink(missing_ok=True)
     one = torch.from_numpy(party.inputs[:2])
-    write_bytes(out.local_model, _to_onnx(nn.Sequential(party.local, nn.Softmax(dim=1)), one))
+    if isinstance(party.local, OnnxClassifier):
+        write_bytes(out.local_model, party.local.content)
+    else:
+        write_bytes(out.local_model, _to_onnx(nn.Sequential(party.local, nn.Softmax(dim=1)), one))
     write_bytes(out.encoder, _to_onnx(party.encoder, one))
     shutil.copyfile(home.description, out.description)
     shutil.copyfile(home.views, out.views)

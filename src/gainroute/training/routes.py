@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from gainroute._util.arrays import Float32Array
 from gainroute._util.progress import Progress
 from gainroute.routing.types import IntArray
 from gainroute.training.checkpoint import CheckpointStore
@@ -20,6 +22,7 @@ from gainroute.training.masked import train_masked
 from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.optimise import derive
 from gainroute.training.settings import LocalSettings, RouteSettings, VflSettings
+from gainroute.training.sklearn_models import Estimators, fit_estimator
 from gainroute.training.split_learning import FusionServer, InProcessParties, TrainingParty, train_split
 from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, forward_all
@@ -92,6 +95,7 @@ class Routes:
     local_specs: tuple[ModelSpec, ...]
     strong: StrongRoute
     masked: nn.Module
+    masked_spec: ModelSpec
     defer: dict[str, tuple[nn.Module, ...]]
 
 
@@ -192,6 +196,40 @@ class RouteTrainer:
         encoders = tuple(party.encoder for party in parties.values())
         return StrongRoute(encoders, specs, head, head_spec)
 
+    def local_estimators(
+        self, data: TrainingData, estimators: Estimators
+    ) -> tuple[tuple[ModelSpec, ...], tuple[nn.Module, ...]]:
+        """Descriptions and models of a fitted estimator per party."""
+        self.progress.start("local", len(data.views))
+        fitted = []
+        for party, view, held_out in zip(data.party_names, data.views, estimators.held_out, strict=True):
+            name = f"local {party}"
+            fitted.append(self._estimator(estimators.local, view.clean, held_out, data, name))
+            self.progress.advance(party)
+        specs, models = zip(*fitted, strict=True)
+        return specs, models
+
+    def fused_estimator(
+        self, data: TrainingData, estimators: Estimators, strong: StrongRoute, embeddings: Sequence[Tensor]
+    ) -> StrongRoute:
+        """The strong route with an estimator as its head, fitted on embeddings of the training part."""
+        self.progress.start("fused", 1)
+        held_out = torch.cat(strong.embed(estimators.held_out, self.device), dim=1).numpy()
+        inputs = torch.cat(list(embeddings), dim=1).numpy()
+        spec, model = self._estimator(estimators.fused, inputs, held_out, data, "fused")
+        options = {"dimensions": [embedding.shape[1] for embedding in embeddings], "model": asdict(spec)}
+        head_spec = ModelSpec("concatenated", options)
+        head = build_model(head_spec)
+        head.load_state_dict({f"classify.{key}": value for key, value in model.state_dict().items()})
+        self.progress.advance()
+        return replace(strong, head=head.eval(), head_spec=head_spec)
+
+    def _estimator(
+        self, estimator: Any, inputs: Float32Array, held_out: Float32Array, data: TrainingData, name: str
+    ) -> tuple[ModelSpec, nn.Module]:
+        seed = derive(self.seed, name, "estimator") % 2**32
+        return fit_estimator(estimator, inputs, data.labels, held_out, classes=data.classes, seed=seed, name=name)
+
     def crossfitted(self, data: TrainingData) -> npt.NDArray[np.bool_]:
         """Whether a VFL route that was not trained on a sample gets it right: two folds, each judged by the other."""
         correct = np.zeros(len(data.labels), dtype=bool)
@@ -226,6 +264,7 @@ def train_routes(
     store: CheckpointStore,
     progress: Progress,
     device: str = "cpu",
+    estimators: Estimators | None = None,
 ) -> Routes:
     """Train everything for one seed; finished stages are loaded, an interrupted one is resumed.
 
@@ -241,14 +280,24 @@ def train_routes(
         Where checkpoints are kept.
     progress, device
         Where progress is reported, and a torch device.
+    estimators
+        scikit-learn estimators in place of local networks, of the fusion head, or of both. They are fitted again if the
+        run is resumed, with the same seeds.
     """
-    trainer = RouteTrainer(settings, seed, store, progress, device)
+    trainer, replaced = RouteTrainer(settings, seed, store, progress, device), estimators or Estimators()
     labels = torch.from_numpy(data.labels).to(device)
-    local = trainer.local(data, data.classes, classification(labels, settings.local), "local")
+    if replaced.local is None:
+        local = trainer.local(data, data.classes, classification(labels, settings.local), "local")
+        specs = tuple(local_spec(view, data.classes, settings.local) for view in data.views)
+    else:
+        specs, local = trainer.local_estimators(data, replaced)
     strong = trainer.strong(data, "vfl")
     embeddings = strong.embed([view.clean for view in data.views], device)
-    stage = trainer.stage("masked head", strong.head_spec, settings.masked, settings.vfl, data.fingerprint)
-    masked = train_masked(stage, strong.head_spec, embeddings, torch.from_numpy(data.labels), settings.masked)
+    masked_spec = strong.head_spec
+    stage = trainer.stage("masked head", masked_spec, settings.masked, settings.vfl, data.fingerprint)
+    masked = train_masked(stage, masked_spec, embeddings, torch.from_numpy(data.labels), settings.masked)
+    if replaced.fused is not None:
+        strong = trainer.fused_estimator(data, replaced, strong, embeddings)
     experts = {False: predict(strong.head, embeddings, device).argmax(axis=1) == data.labels}
     if seed in settings.defer.crossfit_seeds:
         experts[True] = trainer.crossfitted(data)
@@ -258,5 +307,4 @@ def train_routes(
             key = alpha_key(alpha, crossfit=crossfit)
             loss = defer_loss(labels, torch.from_numpy(correct).to(device), alpha)
             defer[key] = trainer.local(data, data.classes + 1, loss, f"defer {key}", settings.vfl)
-    specs = tuple(local_spec(view, data.classes, settings.local) for view in data.views)
-    return Routes(local, specs, strong, masked, defer)
+    return Routes(local, specs, strong, masked, masked_spec, defer)

@@ -15,7 +15,7 @@ import torch
 from gainroute._util.files import writable_folder
 from gainroute._util.hashing import hash_text
 from gainroute._util.progress import Progress
-from gainroute.errors import ArtifactError, DataError
+from gainroute.errors import ArtifactError, DataError, SettingError
 from gainroute.io.run_folder import SERVER, RunFolder
 from gainroute.routing.artifacts import load, save
 from gainroute.routing.decide import BUDGET_REMEDY
@@ -31,6 +31,7 @@ from gainroute.training.prepare import Paths, Prepared, encode_labels, prepare_v
 from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import Routes, train_routes
 from gainroute.training.settings import RouteSettings, default_route_settings
+from gainroute.training.sklearn_models import Estimators, describe_estimator, make_estimator
 from gainroute.training.trained_run import TrainedFusion, TrainedParty, load_fusion, load_parties, write_run
 from gainroute.training.yardstick import logistic_accuracy
 
@@ -97,6 +98,8 @@ def train_run(
     epochs: int | None = None,
     local_epochs: int | None = None,
     settings: RouteSettings | None = None,
+    local: Any = None,
+    fused: Any = None,
     device: str = "cpu",
     progress: Progress | None = None,
     overwrite: bool = False,
@@ -119,6 +122,10 @@ def train_run(
         Of the strong route and of the local classifiers; small numbers by default.
     settings
         Everything about training, in place of the defaults.
+    local, fused
+        scikit-learn classifiers in place of networks, as local models and as the fusion head of all parties: an
+        estimator, or a text such as ``"sklearn.linear_model:LogisticRegression(C=0.1)"``; see
+        `gainroute.training.sklearn_models`. The encoders are networks in any case.
     device, progress
         A torch device, and where progress is reported.
     overwrite
@@ -130,20 +137,34 @@ def train_run(
     check_device(device)
     budget, codec = check_fraction(budget, "budget", BUDGET_REMEDY), check_codec(codec)
     began, progress = time.perf_counter(), progress or Progress()
+    given = {"local": local, "fused": fused}
+    models = {name: make_estimator(value, name) for name, value in given.items() if value is not None}
+    if "local" in models and local_epochs is not None:
+        raise SettingError(
+            f"local_epochs is {local_epochs}, but the local models are estimators: leave one of them out"
+        )
     prepared = prepare_views(
         views, labels, seed=seed, test=test, calibration=calibration, id_column=id_column, label_column=label_column,
         kinds=kinds,
     )  # fmt: skip
     chosen = settings or default_route_settings(len(prepared.train.labels), epochs, local_epochs)
     run, data = RunFolder(writable_folder(out_dir)), prepared.train
-    run.claim(hash_text(repr((data.fingerprint, data.party_names, chosen, seed))), overwrite=overwrite)
+    described = {name: describe_estimator(estimator) for name, estimator in models.items()}
+    identity = (data.fingerprint, data.party_names, chosen, seed, *described.items())
+    run.claim(hash_text(repr(identity)), overwrite=overwrite)
     store = CheckpointStore(run.work)
     if threads is None:
         threads = choose_threads(max(view.clean[0].size for view in data.views))
     with torch_threads(threads):
-        routes = train_routes(prepared.train, chosen, seed=seed, store=store, progress=progress, device=device)
+        held_out = prepared.calibration.joined(prepared.test).views if models else ()
+        estimators = Estimators(**models, held_out=held_out)
+        routes = train_routes(
+            data, chosen, seed=seed, store=store, progress=progress, device=device, estimators=estimators
+        )
         config = {"seed": seed, "test": test, "calibration": calibration, **asdict(chosen)}
         metadata = describe_training(config, prepared, routes, store.seconds())
+        if described:
+            metadata["estimators"] = described
         metadata["logistic_regression"] = logistic_accuracy(prepared, seed)
 
         run = write_run(out_dir, routes, prepared)
@@ -181,8 +202,8 @@ def describe_training(
     }
 
 
-def _count(model: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+def _count(model: torch.nn.Module) -> int | None:
+    return sum(parameter.numel() for parameter in model.parameters()) or None  # unknown of an ONNX graph
 
 
 def fit_router(

@@ -48,7 +48,7 @@ def write_run(folder: str | os.PathLike[str], routes: Routes, prepared: Prepared
             ids=served.ids, inputs=served.views[index],
         )  # fmt: skip
     save_model(strong.head, strong.head_spec, run.server.head)
-    save_model(routes.masked, strong.head_spec, run.server.masked_head)
+    save_model(routes.masked, routes.masked_spec, run.server.masked_head)
     # Written last: a folder with this file is complete.
     labels = [int(name) for name in classes] if prepared.integer_labels else classes
     write_json(run.description, {"party_names": names, "class_names": labels})

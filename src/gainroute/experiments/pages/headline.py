@@ -98,7 +98,9 @@ def yardstick(results: Mapping[str, Any]) -> str:
     )
     error = (regression * (1 - regression) / results["test_samples"]) ** 0.5
     if regression - local > 2 * error:
-        words += " The local models are behind: train them longer (--local-epochs), or part of the gain is theirs."
+        own = "local" in results.get("estimators", {})
+        remedy = "choose another estimator (--local)" if own else "train them longer (--local-epochs)"
+        words += f" The local models are behind: {remedy}, or part of the gain is theirs."
     return words
 
 

@@ -47,7 +47,7 @@ def own_page(results: Mapping[str, Any], pictures: Pictures) -> str:
                 f"{len(parties)} parties ({', '.join(parties)}) and {results['class_count']} classes. Both routes were "
                 f"trained on one part of the samples, the router was calibrated on a second part "
                 f"({results['calibration_samples']:,} samples), and everything here is measured on a third "
-                f"({results['test_samples']:,}). Embeddings are sent as {results['codec']}."
+                f"({results['test_samples']:,}). Embeddings are sent as {results['codec']}.{_estimators(results)}"
             ),
             html.paragraph(
                 "Training ran where all views can be read. Serving does not need that: each party's folder holds its "
@@ -236,6 +236,12 @@ def _picture(pictures: Pictures, name: str, alt: str, caption: str) -> str:
     light, dark = pictures[name]
     narrow = name in ("reliability", "noisy")
     return html.figure(encode(light, "svg"), encode(dark, "svg"), alt, caption, narrow=narrow)
+
+
+def _estimators(results: Mapping[str, Any]) -> str:
+    roles = {"local": "Local models", "fused": "Fusion head"}
+    given = results.get("estimators", {})
+    return "".join(f" {role}: {given[name]} of scikit-learn." for name, role in roles.items() if name in given)
 
 
 def _route_cards(results: Mapping[str, Any]) -> str:

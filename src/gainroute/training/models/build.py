@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gainroute._util.files import write_bytes
-from gainroute.errors import ArtifactError, NotAnArtifactError, SettingError
+from gainroute.errors import ArtifactError, NotAnArtifactError, SettingError, ShapeError
 from gainroute.training.models.encoders import MLPEncoder, ResNet18
 from gainroute.training.models.fusion import FusionHead
 from gainroute.training.models.local import LocalCNN, LocalMLP
+from gainroute.training.models.onnx_classifier import OnnxClassifier
 
-__all__ = ["KINDS", "ModelSpec", "build_model", "load_model", "save_model"]
-
-_MODELS: dict[str, type[nn.Module]] = {
-    "local-cnn": LocalCNN,
-    "local-mlp": LocalMLP,
-    "resnet18": ResNet18,
-    "mlp-encoder": MLPEncoder,
-    "fusion": FusionHead,
-}
-KINDS = tuple(_MODELS)
+__all__ = ["KINDS", "ConcatenatedHead", "ModelSpec", "build_model", "load_model", "save_model"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +28,35 @@ class ModelSpec:
 
     kind: str
     options: dict[str, Any]
+
+
+class ConcatenatedHead(nn.Module):
+    """A fusion head that is a classifier of all embeddings in a row; `model` is its `ModelSpec`, as a dictionary."""
+
+    def __init__(self, *, dimensions: Sequence[int], model: dict[str, Any]) -> None:
+        super().__init__()
+        self.dimensions = tuple(dimensions)
+        self.classify = build_model(ModelSpec(**model))
+
+    def forward(self, embeddings: Sequence[Tensor], present: Tensor | None = None) -> Tensor:
+        """Logits (N, K) of embeddings, one (N, dᵢ) per party; all parties have to be present."""
+        found = tuple(embedding.shape[1] for embedding in embeddings)
+        if found != self.dimensions or (present is not None and not present.all()):
+            raise ShapeError(f"embeddings of {found} values: the head needs all parties, with {self.dimensions}")
+        logits: Tensor = self.classify(torch.cat(list(embeddings), dim=1))
+        return logits
+
+
+_MODELS: dict[str, type[nn.Module]] = {
+    "local-cnn": LocalCNN,
+    "local-mlp": LocalMLP,
+    "resnet18": ResNet18,
+    "mlp-encoder": MLPEncoder,
+    "fusion": FusionHead,
+    "onnx": OnnxClassifier,
+    "concatenated": ConcatenatedHead,
+}
+KINDS = tuple(_MODELS)
 
 
 def build_model(spec: ModelSpec) -> nn.Module:

@@ -47,7 +47,10 @@ class LocalCNN(nn.Module):
 
 
 class LocalMLP(nn.Module):
-    """A small perceptron for feature vectors, with one hidden layer per entry of `widths`; `outputs` as above."""
+    """A small perceptron with one hidden layer per entry of `widths`, which may be empty; `outputs` as above.
+
+    It is for feature vectors; the values of an image are read in a row.
+    """
 
     def __init__(self, *, features: int, outputs: int, widths: Sequence[int] = (16,), dropout: float = 0.1) -> None:
         super().__init__()
@@ -58,6 +61,6 @@ class LocalMLP(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(features, outputs))
 
     def forward(self, view: Tensor) -> Tensor:
-        """Logits (N, outputs) of feature vectors (N, d)."""
-        logits: Tensor = self.layers(view)
+        """Logits (N, outputs) of views (N, …) with d values each."""
+        logits: Tensor = self.layers(view.flatten(1))
         return logits
