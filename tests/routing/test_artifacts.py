@@ -7,6 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import damaged
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from synthetic import world
@@ -174,3 +177,29 @@ def test_artifacts_of_earlier_versions_answer_as_they_did(name):
     np.testing.assert_array_equal(decision.weak_prediction, expected["weak_prediction"])
     np.testing.assert_allclose(decision.calibrated, expected["calibrated"], rtol=0, atol=1e-12)
     np.testing.assert_array_equal([router.threshold_for(b) for b in (0.0, 0.1, 0.4, 1.0)], expected["thresholds"])
+
+
+@pytest.mark.parametrize("name", ["defer-0.1.0", "expected_gain-0.1.0", "paper-0.1.0"])
+def test_a_damaged_file_is_loaded_or_refused_with_our_error(tmp_path_factory, name):
+    """A file that still loads routes: whatever does not fit together is found when it is loaded."""
+    content = (COMMITTED / f"{name}.safetensors").read_bytes()
+    path = tmp_path_factory.mktemp("damaged") / "router.safetensors"
+    refused = 0
+
+    @settings(max_examples=300, deadline=None, database=None)
+    @given(seed=st.integers(0, 2**32))
+    def check(seed):
+        nonlocal refused
+        path.write_bytes(damaged(content, "metadata", seed))
+        try:
+            router = gr.load(path)
+        except ArtifactError:
+            refused += 1
+            return
+        k = router.n_classes_ + router.extra_columns
+        weak = router.classes[:1] if router.classes is not None else [0]
+        own = {"weak_prediction": np.repeat(weak, 3)} if router.own_weak_prediction_ else {}
+        router.route(np.full((router.n_parties_, 3, k), 1 / k), checked=True, **own)
+
+    check()
+    assert refused > 100

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save as to_safetensors
 
 from gainroute._util.files import write_bytes
@@ -45,6 +45,7 @@ __all__ = ["FORMAT", "VERSION", "load", "save"]
 FORMAT = "gainroute.router"
 VERSION = 2
 READABLE = ("1", "2")
+MOST_PARTIES = 10_000
 # Settings that older files do not hold, with the values that routers of that time used.
 BEFORE = {"pooling": "mean", "blend": "none", "answer_by": "argmax"}
 
@@ -132,11 +133,13 @@ def load(path: str | os.PathLike[str]) -> Router:
     """
     metadata, tensors = _read(path)
     try:
-        return _rebuild(metadata, tensors)
-    except (KeyError, TypeError, ValueError) as error:
-        raise NotAnArtifactError(f"{path}: the artifact is damaged ({error!r}); save the router again") from error
+        router = _rebuild(metadata, tensors)
+        _check_parts(router)
     except ArtifactError as error:
         raise ArtifactError(f"{path}: {error}") from error
+    except Exception as error:  # whatever a damaged file leads to
+        raise NotAnArtifactError(f"{path}: the artifact is damaged ({error!r}); save the router again") from error
+    return router
 
 
 # ---- names ------------------------------------------------------------------------------------------
@@ -212,20 +215,26 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Tensors]:
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:
             header = file.metadata() or {}
-            if header.get("format") != FORMAT:
-                raise NotAnArtifactError(
-                    f"{path}: format {header.get('format')!r}, {FORMAT!r} is needed; pass what gr.save wrote"
-                )
-            if header.get("version") not in READABLE:
-                raise ArtifactVersionError(
-                    f"{path}: format version {header.get('version')!r}, this gainroute reads up to {VERSION}; upgrade "
-                    "gainroute, or save the router again with this version"
-                )
+            _check_format(path, header)
             return json.loads(header["metadata"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, KeyError) as error:
+    except ArtifactError:
+        raise
+    except Exception as error:  # SafetensorError, and whatever unknown types and malformed JSON lead to
         raise NotAnArtifactError(
             f"{path}: not a safetensors file, or truncated ({error}); pass what gr.save wrote, or copy it again"
         ) from error
+
+
+def _check_format(path: str | os.PathLike[str], header: dict[str, str]) -> None:
+    if header.get("format") != FORMAT:
+        raise NotAnArtifactError(
+            f"{path}: format {header.get('format')!r}, {FORMAT!r} is needed; pass what gr.save wrote"
+        )
+    if header.get("version") not in READABLE:
+        raise ArtifactVersionError(
+            f"{path}: format version {header.get('version')!r}, this gainroute reads up to {VERSION}; upgrade "
+            "gainroute, or save the router again with this version"
+        )
 
 
 def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
@@ -260,6 +269,22 @@ def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
         tied_share=float(tensors.get("tied_share", 0.0)),
     )
     return router
+
+
+def _check_parts(router: Router) -> None:
+    """Raise if the parts do not fit together, as the answer to one sample shows."""
+    m, k, scores = router.n_parties_, router.n_classes_, router.threshold_scores_
+    if type(m) is not int or type(k) is not int or not 0 < m <= MOST_PARTIES or router.confusion_.shape[:1] != (k,):
+        raise ValueError(f"{m!r} parties and {k!r} classes, with a confusion matrix {router.confusion_.shape}")
+    lengths = {np.shape(value) for value in vars(scores).values()}
+    if len(lengths) != 1 or len(lengths.pop()) != 1:
+        raise ValueError("the scores of the threshold differ in length")
+    if not isinstance(router.own_weak_prediction_, bool):
+        raise TypeError(f"own_weak_prediction is {router.own_weak_prediction_!r}")
+    if not all(isinstance(text, str) for pair in router.provenance_.models.items() for text in pair):
+        raise TypeError("the hashes of the models are not text")
+    weak = router._labels.decode(np.zeros(1, dtype=np.int64)) if router.own_weak_prediction_ else None
+    router.route(np.full((m, 1, k + router.extra_columns), 1 / k), weak_prediction=weak, checked=True)
 
 
 def _flatten(prefix: str, part: Any, tensors: Tensors) -> str:

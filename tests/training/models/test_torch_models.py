@@ -2,6 +2,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from damage import damaged
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gainroute.errors import ArtifactError, NotAnArtifactError, SettingError, ShapeError
 from gainroute.training.models.build import ModelSpec, build_model, load_model, save_model
@@ -85,3 +88,29 @@ def test_a_saved_model_answers_the_same_and_a_damaged_file_says_so(tmp_path: Pat
         load_model(path)
     with pytest.raises(ArtifactError, match="does not exist"):
         load_model(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["fusion", "local-mlp"])
+def test_a_damaged_model_is_loaded_or_refused_with_our_error(
+    tmp_path_factory: pytest.TempPathFactory, kind: str
+) -> None:
+    options = {
+        "fusion": {"dimensions": [3, 2], "latent": 4, "classes": 3, "dropout": 0.1},
+        "local-mlp": {"features": 3, "outputs": 3, "widths": [4], "dropout": 0.1},
+    }[kind]
+    spec, path = ModelSpec(kind, options), tmp_path_factory.mktemp("damaged") / "head.safetensors"
+    save_model(build_model(spec), spec, path)
+    content, refused = path.read_bytes(), 0
+
+    @settings(max_examples=200, deadline=None, database=None)
+    @given(seed=st.integers(0, 2**32))
+    def check(seed: int) -> None:
+        nonlocal refused
+        path.write_bytes(damaged(content, "gainroute_model", seed))
+        try:
+            load_model(path)
+        except ArtifactError:
+            refused += 1
+
+    check()
+    assert refused > 50

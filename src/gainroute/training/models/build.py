@@ -76,7 +76,7 @@ def save_model(model: nn.Module, spec: ModelSpec, path: str | os.PathLike[str]) 
 
 def load_model(path: str | os.PathLike[str]) -> nn.Module:
     """Read a model that `save_model` wrote, in inference mode."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     if not Path(path).is_file():
         raise ArtifactError(f"{path} does not exist: name a model file that `save_model` wrote")
@@ -84,13 +84,25 @@ def load_model(path: str | os.PathLike[str]) -> nn.Module:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except SafetensorError as error:
+    except Exception as error:  # SafetensorError, and whatever unknown types lead to
         raise NotAnArtifactError(f"{path} is not a safetensors file ({error}): copy or train it again") from error
     if "gainroute_model" not in metadata:
         raise NotAnArtifactError(f"{path} has no description of a gainroute model: name a file that `save_model` wrote")
-    model = build_model(ModelSpec(**json.loads(metadata["gainroute_model"])))
     try:
+        spec = ModelSpec(**json.loads(metadata["gainroute_model"]))
+        _check_shapes(spec, tensors)
+        model = build_model(spec)
         model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise NotAnArtifactError(f"{path} holds weights that do not fit its description: {error}") from error
+    except Exception as error:  # whatever a damaged description leads to
+        raise NotAnArtifactError(
+            f"{path} holds weights that do not fit its description ({error!r}): copy or train it again"
+        ) from error
     return model.eval()
+
+
+def _check_shapes(spec: ModelSpec, tensors: dict[str, torch.Tensor]) -> None:
+    with torch.device("meta"):  # without memory: a damaged description may name any size
+        needed = {name: tuple(tensor.shape) for name, tensor in build_model(spec).state_dict().items()}
+    differing = set(needed.items()) ^ {(name, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    if differing:
+        raise ValueError(f"these are different or missing: {sorted(differing)[:4]}")
