@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -18,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from gainroute._util.files import file_state
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.coordinator.app import create_app
+from gainroute.federation.coordinator.connections import BoundedProtocol, Listener, raise_descriptor_limit
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.settings import CoordinatorSettings, CoordinatorTls, PartyEndpoint
 from gainroute.federation.event_loop import run
@@ -47,6 +49,7 @@ def run_coordinator(
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain; `on_ready` is called with the URL once requests are accepted."""
+    raise_descriptor_limit()
     # Batches are small: more BLAS threads would only compete with each other and with the event loop.
     with threadpool_limits(1, user_api="blas"):
         run(serve(settings, connect=connect, on_ready=on_ready))
@@ -70,7 +73,11 @@ async def serve(
             for number in (signal.SIGTERM, signal.SIGINT):
                 with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread
                     loop.add_signal_handler(number, server.ask_to_stop, number)
-            await server.serve(sockets=[listening])
+            try:
+                await server.serve(sockets=[listening])
+            finally:
+                for listener in server.servers:
+                    listener.close()
         finally:
             await coordinator.stop()
     finally:
@@ -83,12 +90,13 @@ class _Server(uvicorn.Server):
     def __init__(self, settings: CoordinatorSettings, coordinator: Coordinator, ready: Callable[[], object]) -> None:
         door = settings.server
         config = uvicorn.Config(
-            create_app(coordinator, manage=False), lifespan="off", log_config=None, access_log=False,
-            server_header=False, proxy_headers=False, timeout_keep_alive=30,
+            create_app(coordinator, manage=False), lifespan="off", log_config=None, access_log=False, ws="none",
+            server_header=False, proxy_headers=False, timeout_keep_alive=door.idle_seconds,  # type: ignore[arg-type]
             timeout_graceful_shutdown=max(1, round(door.drain_seconds)),
             ssl_certfile=door.certificate, ssl_keyfile=door.key,
         )  # fmt: skip
         super().__init__(config)
+        self.servers = []
         self._ready = ready
         self._door = door
         self._certificate: ServerCertificate | None = None
@@ -99,8 +107,10 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Report once requests are accepted."""
-        await super().startup(sockets)
+        """Listen, and report once requests are accepted."""
+        await super().startup([])  # no socket: the listener accepts connections itself
+        protocol = partial(BoundedProtocol, config=self.config, server_state=self.server_state, app_state={})
+        self.servers = [Listener(s, self._door, protocol, self.config.ssl) for s in sockets or ()]  # type: ignore[misc]
         if self.config.ssl is not None and self._door.certificate is not None and self._door.key is not None:
             self._certificate = ServerCertificate(self.config.ssl, self._door.certificate, self._door.key)
         self._ready()

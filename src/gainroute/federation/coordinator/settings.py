@@ -73,6 +73,15 @@ class ServerSettings:
     key: Path | None = None
     max_body_bytes: int = 4 * 2**20  # larger requests are refused before they are parsed
     drain_seconds: float = 30.0  # how long SIGTERM waits for requests in flight
+    # What a connection may cost before anyone is authenticated. Behind a proxy all connections have one address.
+    max_header_bytes: int = 32 * 2**10  # of a request's first line and headers together
+    max_url_bytes: int = 8 * 2**10
+    max_headers: int = 100
+    max_connections: int = 1024
+    max_connections_per_address: int = 256
+    header_seconds: float = 20.0  # from the first byte to the end of the headers; and for the TLS handshake
+    body_seconds: float = 60.0  # for the whole body, and to read the response
+    idle_seconds: float = 30.0  # until the next request
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
@@ -82,6 +91,11 @@ class ServerSettings:
         if not self.model or "/" in self.model:
             raise SettingError(f"server: model is {self.model!r}; a name without '/' is needed, such as 'gainroute'")
         _at_least(self.max_body_bytes, 1024, "server: max_body_bytes", "4194304 is a good choice")
+        for name, low in (("max_header_bytes", 1024), ("max_url_bytes", 256), ("max_headers", 16),
+                          ("max_connections", 1), ("max_connections_per_address", 1)):  # fmt: skip
+            _at_least(getattr(self, name), low, f"server: {name}", "leave it out for the default")
+        for name in ("header_seconds", "body_seconds", "idle_seconds"):
+            _at_least(getattr(self, name), 0.01, f"server: {name}", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
