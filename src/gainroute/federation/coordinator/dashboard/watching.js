@@ -116,7 +116,8 @@ export class Watching {
     if (labels) {
       const off = found.alarms.calibration !== undefined;
       const near = Math.abs(found.confidence_gap) <= 0.05;
-      if (labels < ENOUGH) rows.push(["Weak answers", `too few to say: ${count(labels)} of ${ENOUGH} labels`]);
+      if (found.confidence_gap === null) rows.push(["Weak answers", "not compared: needs posteriors in the log ([log] posteriors = true)"]);
+      else if (labels < ENOUGH) rows.push(["Weak answers", `too few to say: ${count(labels)} of ${ENOUGH} labels`]);
       else rows.push(["Weak answers", `accuracy minus calibrated confidence: ${points(found.confidence_gap)}`,
         off ? "▲ calibration is off" : near ? "✓ within 5 pts" : "more than 5 pts, possibly by chance", off]);
     }
@@ -128,11 +129,12 @@ export class Watching {
         : `of the last ${count(helps.answers)} escalated and labelled: ${strong} correct, weak answers ${weak}`,
         `evidence of harm ${helps.harmful ? "was " : ""}${number(helps.e_value)} of ${number(helps.limit)}`, helps.harmful]);
     }
+    for (const [name, why] of Object.entries(found.withheld ?? {})) rows.push(["Withheld", why, `the ${name} alarm depends on one holder`, true]);
     if (found.changed_classes?.length)
       rows.push(["Hint", `Round 2 has changed on the classes ${found.changed_classes.slice(0, 8).join(", ")}`, "no alarm"]);
     if (found.protection !== null) rows.push(["Protection", `every escalation must gain more than ${points(found.protection)}`, "until the reset", true]);
     facts($("drift-list"), rows);
-    visible($("drift-reset"), Object.keys(found.alarms).some((name) => name !== "scores"));
+    visible($("drift-reset"), Object.keys({ ...found.alarms, ...found.withheld }).some((name) => name !== "scores"));
   }
 
   // ---- the shadow -------------------------------------------------------------------------------
