@@ -9,7 +9,9 @@ With a utility, both routes answer by what an answer is expected to be worth, un
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +23,11 @@ from gainroute.routing.labels import Labels
 from gainroute.routing.pool import LogLinearPooling
 from gainroute.routing.reliability import posterior_given
 from gainroute.routing.samples import Samples
-from gainroute.routing.types import Answer, ArrayLike, Decision, FloatArray, IntArray, Pool, Stage
+from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray, IntArray, Pool, Stage
 
 __all__ = [
     "LOG_LINEAR_BLEND",
+    "BlendingPool",
     "FinalAnswer",
     "answer_value",
     "best_answer",
@@ -105,7 +108,33 @@ def blended(blend: Pool, strong: FloatArray, local: FloatArray) -> FloatArray:
     return blend(np.concatenate([strong[None], local]))
 
 
-def crossfit_blend(stage: Stage, samples: Samples, utility: FloatArray | None = None) -> tuple[Pool | None, Samples]:
+@dataclass(frozen=True, eq=False)
+class BlendingPool:
+    """A blend of the strong posterior with the pooled one, as a stage on (1 + M, N, K).
+
+    `fit` also fits the pool, so that a cross-fitted blend has not seen the held-out samples at all. Once fitted,
+    `blend` is a callable on the strong and the pooled posterior, (2, N, K).
+    """
+
+    blend: Any
+    fit_pool: Callable[[FloatArray, IntArray, FloatArray], Pool]
+    pool: Pool | None = None
+
+    def fit(self, posteriors: FloatArray, labels: IntArray, weight: FloatArray) -> BlendingPool:
+        """Fit the pool, then the blend on its result."""
+        pool = self.fit_pool(posteriors[1:], labels, weight)
+        both = np.stack([posteriors[0], pool(posteriors[1:])])
+        return replace(self, blend=self.blend.fit(both, labels, weight), pool=pool)
+
+    def __call__(self, posteriors: FloatArray, present: BoolArray | None = None) -> FloatArray:
+        """Pool the local posteriors and blend the result, (1 + M, N, K) → (N, K)."""
+        assert self.pool is not None  # noqa: S101 (`fit` sets it)
+        both = np.stack([posteriors[0], self.pool(posteriors[1:], present)])
+        blended_: FloatArray = self.blend(both)
+        return blended_
+
+
+def crossfit_blend(stage: Stage, samples: Samples, utility: FloatArray | None = None) -> tuple[Any, Samples]:
     """Fit a blend, and give every sample the strong answer of a blend fitted without it.
 
     Without a strong posterior, or if the blend is not better than the strong route alone: None and the samples

@@ -259,6 +259,7 @@ def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
             calibrate=parts["calibrator"],
             score=parts.get("score", router.score),
             answer=FinalAnswer(tensors["confusion"], parts.get("blend"), router.stages().utility),
+            pooled_only=router.pooled_only,
         ),
         scores=_unflatten("threshold_scores", ThresholdScores, tensors),
         parties=metadata["parties"],

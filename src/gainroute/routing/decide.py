@@ -26,6 +26,7 @@ __all__ = [
     "check_rule",
     "escalate",
     "escalate_ties",
+    "expected_rate",
     "ranks_among",
     "rate_above",
     "rate_interval",
@@ -248,3 +249,14 @@ def rate_interval(above: float, samples: float, level: float = 0.95) -> tuple[fl
     low = 0.0 if above == 0 else float(betaincinv(above + 1, samples - above, tail))
     high = 1.0 if above == samples else float(betaincinv(above + 1, samples - above, 1 - tail))
     return low, high
+
+
+def expected_rate(scores: ThresholdScores, threshold: float, tied_share: float) -> tuple[float, float, float]:
+    """Escalation rate to expect on new data, with its 95 % interval (rate, low, high)."""
+    if math.isinf(threshold):
+        rate = float(threshold < 0)
+        return rate, rate, rate
+    rate = rate_above(scores.score, threshold, scores.weight)
+    rate += tied_share * float(np.average(scores.score == threshold, weights=scores.weight))
+    effective = float(scores.weight.sum() ** 2 / np.square(scores.weight).sum())
+    return rate, *rate_interval(rate * effective, effective)

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from gainroute._util.progress import Progress
 from gainroute.errors import ShapeError, TooFewSamplesError
-from gainroute.routing.answer import FinalAnswer, best_answer, crossfit_blend, with_strong_answers
+from gainroute.routing.answer import BlendingPool, FinalAnswer, best_answer, crossfit_blend, with_strong_answers
 from gainroute.routing.calibrate import stratified_folds, unseen_classes, warn_unseen
 from gainroute.routing.decide import Threshold, ranks_among, scores_at_ranks
 from gainroute.routing.inputs import as_utility
@@ -61,6 +61,8 @@ class Stages:
         U[truth, answer] by which both routes answer; None if they answer with the most likely class.
     refit_pool
         Fits the pool again on almost the same samples, starting from the one given; None to fit it anew.
+    pooled_only
+        Whether everything after the pool reads the pooled posterior instead of the local ones.
     """
 
     fit_pool: Callable[[FloatArray, IntArray, FloatArray], Pool]
@@ -71,6 +73,7 @@ class Stages:
     shrinkage: Shrinkage = "none"
     utility: FloatArray | None = None
     refit_pool: Callable[[Any, FloatArray, IntArray, FloatArray], Pool] | None = None
+    pooled_only: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +84,22 @@ class Pipeline:
     calibrate: Calibrator
     score: Score
     answer: FinalAnswer
+    pooled_only: bool = False
 
     def round_one(
         self, local: FloatArray, weak_prediction: IntArray | None = None, present: BoolArray | None = None
     ) -> RoundOne:
         """Pool, answer and calibrate checked posteriors: all of Round 1 but the score."""
         pooled = self.pool(local, present)
+        if self.pooled_only:
+            return self.after_pool(pooled, weak_prediction)
         return _round_one(pooled, self.calibrate, self.answer.utility, local, weak_prediction, present)
+
+    def after_pool(self, pooled: FloatArray, weak_prediction: IntArray | None = None) -> RoundOne:
+        """`round_one` from pooled posteriors (N, K), which stand for the local ones; a row of NaN has no answer."""
+        known = ~np.isnan(pooled[None, :, 0])
+        present = None if known.all() else known
+        return _round_one(pooled, self.calibrate, self.answer.utility, pooled[None], weak_prediction, present)
 
     def scores(self, round_one: RoundOne) -> FloatArray:
         """Score samples, (N,), and refuse a score that is not one number per sample."""
@@ -131,7 +143,8 @@ def fit_stages(stages: Stages, samples: Samples, progress: Progress | None = Non
     fitted_on, held_out = stages.threshold.split(samples)
     blend = None
     if stages.blend is not None:
-        blend, fitted_on = crossfit_blend(stages.blend, fitted_on, utility)
+        stage = BlendingPool(stages.blend, stages.fit_pool) if stages.pooled_only else stages.blend
+        blend, fitted_on = crossfit_blend(stage, fitted_on, utility)
     steps.advance("blend")
     pipeline, round_one = fit_pipeline(stages, fitted_on, blend=blend)
     steps.advance("calibration")
@@ -143,6 +156,8 @@ def fit_stages(stages: Stages, samples: Samples, progress: Progress | None = Non
     if stages.threshold.cross_fits:
         fits = cross_fit(stages, scored, pipeline)
         score, weak = out_of_fold(fits, scored, score, stages.threshold.seed, steps)
+    if stages.pooled_only and blend is not None:  # the router passes it the pooled posterior
+        pipeline = replace(pipeline, answer=replace(pipeline.answer, blend=blend.blend))
     warn_unseen(unseen_classes(fitted_on.labels, len(pipeline.answer.confusion), fitted_on.weight))
     right = weak == scored.labels, scored.strong_prediction == scored.labels
     return pipeline, ThresholdScores(score, scored.weight, *right)
@@ -184,11 +199,13 @@ def fit_pipeline(
         )
     if escalated is not None:
         samples, pooled = escalated, pool(escalated.local)
-    round_one = _round_one(pooled, calibrate, stages.utility, samples.local, samples.weak_prediction)
+    local = pooled[None] if stages.pooled_only else samples.local
+    round_one = _round_one(pooled, calibrate, stages.utility, local, samples.weak_prediction)
     score = stages.fit_score(
         CalibrationSet(round_one, samples.labels, samples.strong_prediction, samples.weight, confusion)
     )
-    return Pipeline(pool, calibrate, score, FinalAnswer(confusion, blend, stages.utility)), round_one
+    answer = FinalAnswer(confusion, blend, stages.utility)
+    return Pipeline(pool, calibrate, score, answer, stages.pooled_only), round_one
 
 
 def cross_fit(stages: Stages, samples: Samples, warm_start: Pipeline) -> Iterator[tuple[IntArray, Pipeline, RoundOne]]:

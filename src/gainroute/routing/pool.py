@@ -119,6 +119,12 @@ class LogLinearPool:
             logits += term
         return softmax(logits)
 
+    def from_log_odds(self, total: FloatArray) -> FloatArray:
+        """Pooled posteriors (N, K) from the sum Σᵢ wᵢ log((pᵢ[k] + ε) / (pᵢ[K] + ε)) for k < K, (N, K − 1)."""
+        logits = np.tile(self.bias, (len(total), 1))
+        logits[:, :-1] += total
+        return softmax(logits)
+
 
 @dataclass(frozen=True)
 class MeanPooling:

@@ -8,7 +8,6 @@ A router of your own derives from `Router` and defines `score(round_one)`, or, i
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,8 +26,7 @@ from gainroute.routing.decide import (
     check_rule,
     escalate,
     escalate_ties,
-    rate_above,
-    rate_interval,
+    expected_rate,
 )
 from gainroute.routing.inputs import as_local_posteriors, as_present, check_folds, check_fraction, check_posteriors
 from gainroute.routing.labels import Labels, as_classes
@@ -106,6 +104,7 @@ class Router(Settings):
     extra_columns = 0  # columns of a party's message beyond the K classes
     shrinkage: Shrinkage = "none"
     blend: Any = "none"
+    pooled_only: bool = False
     fitted_types: ClassVar[tuple[type[Any], ...]] = ()
 
     def __init__(
@@ -275,21 +274,24 @@ class Router(Settings):
                     None if mask is None else mask[:, part],
                     checked,
                 )
-        escalated, incomplete = escalate(score, self.threshold_), np.zeros(n, dtype=bool)
+        incomplete = np.zeros(n, dtype=bool) if mask is None else np.logical_not(np.all(mask, axis=0))
+        seen = pooled[None] if self.pooled_only else local
+        return self._decision(score, RoundOne(seen, pooled, answer, calibrated), incomplete)
+
+    def _decision(self, score: FloatArray, at: RoundOne, incomplete: BoolArray) -> Decision:
+        escalated = escalate(score, self.threshold_)
         if self.tied_share_ and len(tied := np.flatnonzero(score == self.threshold_)):
-            escalated[tied] = escalate_ties(local[:, tied], self.tied_share_, self.seed)
-        if mask is not None:
-            incomplete = np.logical_not(np.all(mask, axis=0))
-            escalated &= ~incomplete
+            escalated[tied] = escalate_ties(at.local[:, tied], self.tied_share_, self.seed)
+        escalated &= ~incomplete
         return Decision(
             escalate=escalated,
             score=score,
-            weak_prediction=self._labels.decode(answer),
-            pooled=pooled,
-            calibrated=calibrated,
+            weak_prediction=self._labels.decode(at.weak_prediction),
+            pooled=at.pooled,
+            calibrated=at.calibrated,
             incomplete=incomplete,
             threshold=self.threshold_,
-            local=local,
+            local=at.local,
         )
 
     def answer(self, decision: Decision, strong: ArrayLike | None) -> Answer:
@@ -346,14 +348,7 @@ class Router(Settings):
     def expected_rate_(self) -> tuple[float, float, float]:
         """Escalation rate to expect on new data, with its 95 % interval (rate, low, high)."""
         self._check_fitted()
-        if math.isinf(self.threshold_):
-            rate = float(self.threshold_ < 0)
-            return rate, rate, rate
-        scores = self.threshold_scores_
-        rate = rate_above(scores.score, self.threshold_, scores.weight)
-        rate += self.tied_share_ * float(np.average(scores.score == self.threshold_, weights=scores.weight))
-        effective = float(scores.weight.sum() ** 2 / np.square(scores.weight).sum())
-        return rate, *rate_interval(rate * effective, effective)
+        return expected_rate(self.threshold_scores_, self.threshold_, self.tied_share_)
 
     # ---- inside ---------------------------------------------------------------------------------
 

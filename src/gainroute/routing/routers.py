@@ -164,6 +164,9 @@ class ExpectedGainRouter(CalibratingRouter):
         the calibrated posterior, the strong route by its posterior, where it has one. "argmax" is the most likely
         class, for those who cannot change the answers. A `weak_prediction` of your own, and strong answers without a
         posterior, are never changed.
+    pooled_only
+        True for a federation whose Round 1 is masked, where the server sees the pooled posterior only: everything after
+        the pool reads that alone, and the strong answer is blended with it. Fitting still needs the local posteriors.
 
     Examples
     --------
@@ -192,6 +195,7 @@ class ExpectedGainRouter(CalibratingRouter):
         blend: Literal["none", "cv"] | Stage = "cv",
         utility: ArrayLike | None = None,
         answer_by: Literal["utility", "argmax"] = "utility",
+        pooled_only: bool = False,
         threshold: ThresholdRule | float | OwnRule = "cross-fitted",
         confidence: float = 0.95,
         min_gain: float | None = None,
@@ -216,6 +220,7 @@ class ExpectedGainRouter(CalibratingRouter):
         self.blend = blend if hasattr(blend, "fit") else one_of(blend, "blend", BLENDS)
         self.utility = None if utility is None else np.asarray(utility, dtype=np.float64)
         self.answer_by = one_of(answer_by, "answer_by", ANSWER_BY)
+        self.pooled_only = pooled_only
 
     @classmethod
     def paper(cls, budget: float = 0.2, **settings: Any) -> ExpectedGainRouter:
@@ -258,6 +263,7 @@ class ExpectedGainRouter(CalibratingRouter):
             blend=blend,
             utility=self.utility if self.answer_by == "utility" else None,
             refit_pool=getattr(self._pool_stage(), "refit", None) if refits else None,
+            pooled_only=self.pooled_only,
         )
 
     def explain(self, posteriors: ArrayLike, *, weak_prediction: Any = None) -> Explanation:
