@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.rows import show, write
 
-TOPICS = ("calibration", "routing", "training", "onnx", "federation", "serving")
+TOPICS = ("calibration", "routing", "training", "onnx", "federation", "serving", "masked")
 
 
 def main(topic: str) -> int:

@@ -158,7 +158,7 @@ def make_resnet_fusion() -> Any:
     return fuse
 
 
-def save_router(path: Path, parties: Sequence[Any], budget: float) -> None:
+def save_router(path: Path, parties: Sequence[Any], budget: float, **settings: Any) -> None:
     """Calibrate a router on the second half of the samples; the benchmark requests the first half.
 
     Labels are drawn from the pooled posterior, and the strong route is right on nine samples of ten: what is measured
@@ -172,6 +172,6 @@ def save_router(path: Path, parties: Sequence[Any], budget: float) -> None:
     labels = np.minimum((rng.random(len(ids))[:, None] > chance).sum(axis=1), CLASSES - 1)
     strong = np.where(rng.random(len(ids)) < 0.9, labels, rng.integers(CLASSES, size=len(ids)))
     # The mean, as in the bare endpoint: the benchmark compares the service, not the pooling.
-    router = gr.ExpectedGainRouter(budget, pooling="mean", folds=5).fit(local, labels, strong)
+    router = gr.ExpectedGainRouter(budget, **{"pooling": "mean", "folds": 5, **settings}).fit(local, labels, strong)
     models = {name: party.model_hash for name, party in zip(NAMES, parties, strict=True)}
     gr.save(router, path, provenance=gr.Provenance(models, "float32"))

@@ -68,6 +68,14 @@ class Pool:
         """A certificate of the pool's own authority, in ``<home>/<name>``."""
         return self._authority.issue(Identity(role, name), self.folder / home / name)
 
+    def cpu(self) -> float:
+        """CPU seconds that the processes have used so far."""
+        total = 0.0
+        for process in self._begun:
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return total
+
     def start(self, *arguments: str | Path, party: int | None = None) -> str:
         """Start ``python -m …`` and return the first line it prints."""
         more = {} if party is None else {VARIABLE: str(party)}
@@ -92,20 +100,22 @@ def _tls(files: CertificateFiles) -> str:
     return f'[tls]\nca = "{files.ca}"\ncertificate = "{files.certificate}"\nkey = "{files.key}"\n'
 
 
-def party_config(pool: Pool, name: str, factory: str) -> Path:
-    """Settings of a party that answers from this package, without a quota."""
+def party_config(pool: Pool, name: str, factory: str, more: str = "") -> Path:
+    """Settings of a party that answers from this package, without a quota; `more` are further tables."""
     files = pool.certificate("party", name, f"parties-{factory}")
     path = files.ca.parent / "party.toml"
     path.write_text(
         f'name = "{name}"\ncoordinators = ["bench"]\nlisten = "127.0.0.1:0"\n{_tls(files)}'
         f'[source]\nfactory = "benchmarks.serving_models:{factory}"\n'
-        "[quota]\nsamples_per_minute = 0\nembeddings_per_minute = 0\n"
+        f"[quota]\nsamples_per_minute = 0\nembeddings_per_minute = 0\n{more}"
     )
     return path
 
 
-def coordinator_config(pool: Pool, home: str, router: Path, fusion: str, addresses: Sequence[str]) -> Path:
-    """Settings of a coordinator: defaults, with deadlines long enough for a busy machine."""
+def coordinator_config(
+    pool: Pool, home: str, router: Path, fusion: str, addresses: Sequence[str], more: str = ""
+) -> Path:
+    """Settings of a coordinator: defaults, with deadlines long enough for a busy machine; `more` are further tables."""
     files = pool.certificate("coordinator", "bench", home)
     rows = "".join(f'[[party]]\nname = "{n}"\naddress = "{a}"\n' for n, a in zip(NAMES, addresses, strict=True))
     path = files.ca.parent / "coordinator.toml"
@@ -113,7 +123,7 @@ def coordinator_config(pool: Pool, home: str, router: Path, fusion: str, address
         f'[server]\nport = 0\n[router]\nartifact = "{router}"\n'
         f'[fusion]\nfactory = "benchmarks.serving_models:{fusion}"\n{rows}{_tls(files)}'
         f"[rounds]\none_seconds = {ANSWER_SECONDS}\ntwo_seconds = {ANSWER_SECONDS}\n"
-        f'[log]\npath = "decisions.sqlite"\nposteriors = true\n[tokens.admin]\nbench = "{hash_token(ADMIN)}"\n'
+        f'[log]\npath = "decisions.sqlite"\nposteriors = true\n[tokens.admin]\nbench = "{hash_token(ADMIN)}"\n{more}'
     )
     return path
 

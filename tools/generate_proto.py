@@ -17,8 +17,9 @@ PROTO = Path("gainroute/federation/transport/proto/party.proto")
 GENERATED = ("party_pb2.py", "party_pb2.pyi", "party_pb2_grpc.py")
 EXPORTED = {
     "party_pb2.py": (
-        "DESCRIPTOR", "Answer", "DescribeReply", "DescribeRequest", "Failure", "Model", "Request", "Response", "Round",
-        "Task", "TaskReply", "TaskResult", "Tensor", "ROUND_EMBEDDINGS", "ROUND_POSTERIORS", "ROUND_UNSPECIFIED",
+        "DESCRIPTOR", "Answer", "DescribeReply", "DescribeRequest", "Failure", "MaskPlan", "Masking", "Model",
+        "Request", "Response", "Round", "Task", "TaskReply", "TaskResult", "Tensor", "ROUND_EMBEDDINGS",
+        "ROUND_POSTERIORS", "ROUND_UNSPECIFIED",
     ),
     "party_pb2_grpc.py": (
         "Party", "PartyServicer", "PartyStub", "add_PartyServicer_to_server", "Training", "TrainingServicer",

@@ -69,6 +69,24 @@ def _outputs(answer):
     return {output["name"]: output["data"] for output in answer.json()["outputs"]}
 
 
+def test_a_run_trained_for_it_is_served_with_a_masked_round_one(tmp_path):
+    run = tiny_run(tmp_path, ("left", "middle", "right"), "--pooled-only")
+    with Up(run, tmp_path, "--masked") as served:
+        ids = served.told["example_ids"]
+        found = _outputs(served.ask(ids))
+        assert set(found["route"]) == {"round1", "round2"}
+        assert httpx.get(f"{served.url}/api/status").json()["policy"]["round1"] == "masked"
+    rows = [int(name[1:]) for name in ids]
+    views = {name: np.load(tmp_path / f"{name}.npz")["x"][rows] for name in ("left", "middle", "right")}
+    opened = gr.open_run(run)
+    assert opened.router.pooled_only
+    expected = opened.predict(views)
+    same = np.array(found["escalated"]) == expected.escalated  # the controller moves the threshold a little
+    assert same.mean() > 0.9
+    assert (np.array(found["class"])[same] == expected.prediction[same]).all()
+    assert np.abs(np.array(found["score"]) - expected.score).max() < 1e-3
+
+
 def test_new_views_are_served_by_id_or_numbered(run, tmp_path):
     rng = np.random.default_rng(5)
     y = np.arange(60) % 3

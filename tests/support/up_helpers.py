@@ -15,15 +15,17 @@ from typer.testing import CliRunner
 from gainroute.cli import app
 
 
-def tiny_run(root):
-    """Two parties with four features each and three classes; a few epochs, so that Round 2 knows more than Round 1."""
+def tiny_run(root, names=("left", "right"), *more):
+    """Parties with four features each and three classes; a few epochs, so that Round 2 knows more than Round 1."""
     rng = np.random.default_rng(0)
     y = np.arange(600) % 3
     ids = np.array([f"s{i}" for i in range(len(y))])
-    for name in ("left", "right"):
+    for name in names:
         np.savez(root / f"{name}.npz", x=rng.normal(size=(len(y), 4)) + y[:, None], ids=ids)
     np.savez(root / "y.npz", labels=np.array(["ant", "bee", "cat"])[y], ids=ids)
-    command = ["train", "--views", root / "left.npz", "--views", root / "right.npz", "--labels", root / "y.npz"]
+    command = ["train", *more, "--labels", root / "y.npz"]
+    for name in names:
+        command += ["--views", root / f"{name}.npz"]
     command += ["--out", root / "run", "--epochs", 5, "--local-epochs", 2, "--test", 0.5]
     done = CliRunner().invoke(app, [str(word) for word in command])
     assert done.exit_code == 0, done.output

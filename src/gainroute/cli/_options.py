@@ -14,8 +14,8 @@ from gainroute.routing.types import FloatArray
 
 __all__ = [
     "CacheDir", "CheckClassOrder", "Classes", "Data", "DataDir", "Device", "IdColumn", "Json", "LabelColumn",
-    "LabelFile", "Labels", "On", "Posteriors", "RecordsDir", "ReportDir", "RouterFile", "Run", "Utility", "Views",
-    "number_or", "numbers", "read_utility",
+    "LabelFile", "Labels", "On", "PooledOnly", "Posteriors", "RecordsDir", "ReportDir", "RouterFile", "Run", "Utility",
+    "Views", "number_or", "numbers", "read_utility",
 ]  # fmt: skip
 
 Data = Annotated[
@@ -85,6 +85,12 @@ RecordsDir = Annotated[Path, typer.Option(metavar="FOLDER", help="Where the reco
 ReportDir = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where pages, tables and figures go.")]
 CacheDir = Annotated[Path, typer.Option(metavar="FOLDER", help="Where fitted scores are kept; it may be deleted.")]
 Device = Annotated[str, typer.Option(help="A torch device, such as cpu or cuda.")]
+PooledOnly = Annotated[
+    bool | None,
+    typer.Option(
+        "--pooled-only", help="Fit the router for a masked Round 1, which shows the server the pooled posterior only."
+    ),
+]
 Views = Annotated[
     list[Path],
     typer.Option(

@@ -109,6 +109,7 @@ def fit(
             "more often on held-out samples, which needs strong_posterior; or none, the paper's.",
         ),
     ] = None,
+    pooled_only: opt.PooledOnly = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the folds; 0 by default.")] = None,
     posteriors: opt.Posteriors = None,
     labels: opt.Labels = None,
@@ -135,6 +136,7 @@ def fit(
             shrinkage=shrinkage,
             pooling=pooling,
             blend=blend,
+            pooled_only=pooled_only,
             seed=seed,
         )
         outcomes = read_data(data, posteriors, labels, on, classes)

@@ -190,6 +190,24 @@ def issue(
     typer.echo(f"{files.certificate}\n{files.key}\n{files.ca}")
 
 
+@certs.command(cls=Command, name="mask-key")
+def mask_key(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where the key goes, such as mask.key.")],
+) -> None:
+    """Create a party's masking key for [privacy] round1 = "masked", or show the public key of one that exists.
+
+    The operators of the other parties put the public key into their [privacy.peers]. Hand it to them yourself: a
+    coordinator that passes keys on could exchange them.
+    """
+    _identity("party", "any")
+    from gainroute.federation.masking import create_mask_key, load_mask_key, public_text
+
+    exists = out.exists()
+    public = public_text(load_mask_key(out).public_key().public_bytes_raw()) if exists else create_mask_key(out)
+    typer.echo(f"{out}  keep this here")
+    typer.echo(f"{public}  give this to the operators of the other parties, for their [privacy.peers]")
+
+
 @certs.command(cls=Command)
 def status(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Certificates, or folders of them.")],

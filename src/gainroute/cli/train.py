@@ -60,6 +60,7 @@ def train(
         int | None,
         typer.Option(help="Threads that torch computes with, 0 for its own choice. Default: one for small views."),
     ] = None,
+    pooled_only: opt.PooledOnly = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace another run that the folder holds; it is refused otherwise.")
     ] = False,
@@ -85,7 +86,7 @@ def train(
             calibration=calibration,
             id_column=id_column, label_column=label_column, kinds=parse_kinds(kind or []), epochs=epochs,
             local_epochs=local_epochs, local=local, fused=fused, device=device, progress=progress, overwrite=overwrite,
-            threads=threads,
+            threads=threads, pooled_only=bool(pooled_only),
         )  # fmt: skip
         if key is not None:
             sign_written(out, key)

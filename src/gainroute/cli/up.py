@@ -34,6 +34,12 @@ def up(
         ),
     ] = None,
     id_column: IdColumn = "id",
+    masked: Annotated[
+        bool,
+        typer.Option(
+            "--masked", help="Mask Round 1; the run must have been trained with --pooled-only, by 3 parties or more."
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout when it is ready.")] = False,
 ) -> None:
     """Serve a run on this machine: one process per party, and a coordinator with a dashboard.
@@ -54,7 +60,7 @@ def up(
         from gainroute.federation import local
 
         local.up(
-            run, port=port, budget=budget, views=views or (), id_column=id_column, ready=ready,
+            run, port=port, budget=budget, views=views or (), id_column=id_column, masked=masked, ready=ready,
             say=lambda text: typer.echo(text, err=True),
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,7 @@ class _Plan:
     budget: float | None
     views: tuple[PartyViews, ...]
     examples: tuple[str, ...]
+    mask_keys: Mapping[str, str]  # public keys by party; empty if Round 1 is plain
 
 
 def up(
@@ -81,13 +82,14 @@ def up(
     budget: float | None = None,
     views: Sequence[str | os.PathLike[str]] = (),
     id_column: str = "id",
+    masked: bool = False,
     ready: Callable[[LocalFederation], None],
     say: Callable[[str], None],
 ) -> None:
     """Serve a run until SIGINT or SIGTERM, then stop everything.
 
-    The parties serve the files `views`, which are named after them, or else the run's test part. `ready` is called once
-    requests are answered, `say` with progress messages for the user.
+    The parties serve the files `views`, which are named after them, or else the run's test part. `masked` hides their
+    posteriors from the coordinator. `ready` is called once requests are answered, `say` with progress messages.
     """
     if Path(run) == DEFAULT_RUN and not RunFolder(run).exists():
         raise DataError(
@@ -105,7 +107,8 @@ def up(
     with tempfile.TemporaryDirectory(prefix="gainroute-up-") as private:
         home = Path(private)
         served, ids = new_views(views, parties, home, id_column) if views else held_out_views(folder, parties, home)
-        plan = _Plan(folder, parties, home, port, budget, served, tuple(ids[:MAX_EXAMPLES]))
+        keys = _create_mask_keys(parties, home) if masked else {}
+        plan = _Plan(folder, parties, home, port, budget, served, tuple(ids[:MAX_EXAMPLES]), keys)
         asyncio.run(_run(plan, ready, say))
 
 
@@ -152,11 +155,22 @@ def _write_settings(config: Path, files: CertificateFiles, *tables: tuple[str, d
     return config
 
 
+def _create_mask_keys(parties: Sequence[str], home: Path) -> dict[str, str]:
+    from gainroute.federation.masking import create_mask_key
+
+    return {name: create_mask_key(home / f"mask-{index}.key") for index, name in enumerate(parties)}
+
+
 def _write_party(plan: _Plan, authority: Authority, index: int, home: Path) -> Path:
     from gainroute.federation.pki.certificates import Identity
 
     name, served = plan.parties[index], plan.views[index]
     views = () if served.file is None else (("[views]", {"path": served.file, "id_column": served.id_column}),)
+    privacy: tuple[tuple[str, dict[str, Any]], ...] = ()
+    if plan.mask_keys:
+        peers = {json.dumps(peer): key for peer, key in plan.mask_keys.items() if peer != name}
+        masked = {"round1": "masked", "key": plan.folder / f"mask-{index}.key"}
+        privacy = (("[privacy]", masked), ("[privacy.peers]", peers))
     return _write_settings(
         home / "party.toml",
         authority.issue(Identity("party", name), home, days=30),
@@ -164,6 +178,7 @@ def _write_party(plan: _Plan, authority: Authority, index: int, home: Path) -> P
         ("[source]", {"run": served.folder or plan.run.party(name).path}),
         ("[audit]", {"path": home / "audit.jsonl"}),
         *views,
+        *privacy,
     )
 
 
@@ -181,6 +196,7 @@ def _write_coordinator(plan: _Plan, authority: Authority, parties: Sequence[Loca
         ("[fusion]", {"run": plan.run.server.path}),
         *(("[[party]]", {"name": party.name, "address": party.address}) for party in parties),
         ("[rounds]", {"health_seconds": 1.0}),
+        ("[privacy]", {"round1": "masked" if plan.mask_keys else "plain"}),
         ("[log]", {"path": home / "decisions.sqlite", "posteriors": True}),
         ("[tokens.admin]", {NAME: hash_token(token)}),
         ("[controller]", {}),

@@ -104,6 +104,7 @@ def train_run(
     progress: Progress | None = None,
     overwrite: bool = False,
     threads: int | None = None,
+    pooled_only: bool = False,
 ) -> TrainedRun:
     """Train both routes on files of views, write the run folder, and calibrate its router.
 
@@ -133,6 +134,8 @@ def train_run(
     threads
         Number of threads that torch computes with, 0 for torch's choice. By default one for small views, where more
         would only wait for each other; see `gainroute.training.optimise.choose_threads`.
+    pooled_only
+        Whether the router is for a masked Round 1; see `gainroute.ExpectedGainRouter`.
     """
     check_device(device)
     budget, codec = check_fraction(budget, "budget", BUDGET_REMEDY), check_codec(codec)
@@ -176,7 +179,7 @@ def train_run(
             )
             for part in (prepared.calibration, prepared.test)
         )
-    router = calibrate_run(run.path, held, budget=budget, codec=codec, seed=seed)
+    router = calibrate_run(run.path, held, budget=budget, codec=codec, seed=seed, pooled_only=pooled_only)
     seconds = time.perf_counter() - began
     names = prepared.class_names, prepared.train.party_names
     return TrainedRun(run, router, codec, held, tested, *names, seed, metadata, seconds)
@@ -207,10 +210,15 @@ def _count(model: torch.nn.Module) -> int | None:
 
 
 def fit_router(
-    answers: RouteAnswers, classes: Sequence[int] | Sequence[str], *, budget: float, seed: int
+    answers: RouteAnswers,
+    classes: Sequence[int] | Sequence[str],
+    *,
+    budget: float,
+    seed: int,
+    pooled_only: bool = False,
 ) -> ExpectedGainRouter:
     """Calibrate the expected-gain router on answers of both routes."""
-    router = ExpectedGainRouter(budget, seed=seed, classes=classes)
+    router = ExpectedGainRouter(budget, seed=seed, classes=classes, pooled_only=pooled_only)
     labels = np.array(classes)[answers.labels]
     # The columns are the run's own: a poor model is no sign of another order.
     router.fit(answers.local_posteriors, labels, strong_posterior=answers.strong_posterior, check_class_order=False)
@@ -224,6 +232,7 @@ def calibrate_run(
     budget: float = 0.2,
     codec: str = "float32",
     seed: int = 0,
+    pooled_only: bool = False,
 ) -> ExpectedGainRouter:
     """Calibrate the expected-gain router on the run's own answers, and save it next to the fusion head.
 
@@ -239,10 +248,12 @@ def calibrate_run(
         How embeddings are sent.
     seed
         Of the folds in which the threshold is cross-fitted.
+    pooled_only
+        Whether the router is for a masked Round 1.
     """
     run = RunFolder(run_dir)
     provenance, names = run.provenance(codec), run.labels
-    router = fit_router(answers, names, budget=budget, seed=seed)
+    router = fit_router(answers, names, budget=budget, seed=seed, pooled_only=pooled_only)
     save(router, run.server.router, provenance=provenance)
     return router
 

@@ -15,13 +15,18 @@ FIXED = {
     "DescribeRequest": {"request_id": 1},
     "DescribeReply": {
         "name": 1, "classes": 2, "models": 3, "codecs": 4, "revision": 5, "max_samples": 6, "max_message_bytes": 7,
-        "certificate_not_after": 8,
+        "certificate_not_after": 8, "masking": 9,
     },
+    "Masking": {"public_key": 1, "peers": 2, "min_roster": 3, "max_weight_share": 4},
+    "MaskPlan": {"members": 1, "eps": 2},
     "Model": {"hash": 1, "dimension": 2},
     "Tensor": {"shape": 1, "encoding": 2, "data": 3},
-    "Request": {"correlation": 1, "request_id": 2, "round": 3, "model": 4, "codec": 5, "ids": 6, "cancel": 7},
+    "Request": {
+        "correlation": 1, "request_id": 2, "round": 3, "model": 4, "codec": 5, "ids": 6, "cancel": 7, "mask_plan": 8,
+        "mask_nonce": 9,
+    },
     "Response": {"correlation": 1, "answer": 2, "failure": 3},
-    "Answer": {"model": 1, "missing": 2, "values": 3},
+    "Answer": {"model": 1, "missing": 2, "values": 3, "withheld": 4},
     "Failure": {"code": 1, "message": 2, "retry_after_seconds": 3},
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from gainroute._util.files import plain
 from gainroute._util.hashing import hash_contents
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.errors import HandshakeError
+from gainroute.federation.coordinator.masked import MaskedPool, router_differences
 from gainroute.federation.coordinator.strong_source import StrongSource
 from gainroute.federation.pki.signatures import Trust, verified
 from gainroute.io.run_folder import SERVER
@@ -58,6 +59,7 @@ class Deployment:
     control: BudgetControl | None = None  # keeps the rate at the budget; None where the threshold is fixed
     # Floor under τ while the drift monitor finds that collaboration hurts; with `control`, the floor is there.
     protection: float | None = None
+    masked: MaskedPool | None = None  # if Round 1 is masked
 
     @property
     def name(self) -> str:
@@ -109,6 +111,13 @@ class Deployment:
         if router.threshold_ != self.router.threshold_:
             router.tied_share_ = 0.0  # it belongs to the τ of the fit
         return replace(self, router=router, point=point, control=None)
+
+    def with_masked_pool(self, *, smaller_roster: bool) -> Deployment:
+        """The same deployment with a masked Round 1; `smaller_roster` asks the others while a party is absent."""
+        wrong = router_differences(self.router)
+        if wrong:
+            raise HandshakeError(f"{self.path} does not fit: " + "; ".join(wrong))
+        return replace(self, masked=MaskedPool(self.router, self.parties, smaller_roster=smaller_roster))
 
     def protected(self, floor: float | None) -> Deployment:
         """The same deployment with a floor under τ, or without one."""

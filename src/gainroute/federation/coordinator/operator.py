@@ -200,6 +200,9 @@ class Operator:
         path = Path(spec["artifact"])
         fusion = self._load_strong(_fusion_settings(spec["fusion"]))
         deployment = load_deployment(path, fusion, self._parties.names, self.trust)
+        if self._settings.privacy.round1 == "masked":
+            smaller = self._settings.rounds.on_missing_party == "smaller-roster"
+            deployment = deployment.with_masked_pool(smaller_roster=smaller)
         if deployment.hash != spec["hash"]:
             raise HandshakeError(
                 f"{path} has changed since it was put into use (its hash is {deployment.hash}, it was {spec['hash']}); "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.routing.types import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from gainroute.federation.coordinator.deployment import Deployment
 
 __all__ = ["ROUND1", "ROUND2", "UNKNOWN", "Outcome", "degraded", "degraded_reasons", "unlogged"]
 
@@ -68,7 +70,7 @@ class Outcome:
     route: list[str]  # N of `round1`, `round2`, `degraded:<reasons>`, `unknown`
     weak: IntArray  # (N,) predictions of both routes
     strong: IntArray
-    local: npt.NDArray[Any]  # (M, N, K′) local posteriors; NaN where a party does not have the sample
+    local: npt.NDArray[Any]  # (M, N, K′) local posteriors; NaN where a party lacks the sample; M = 0 if masked
     pooled: FloatArray  # (N, K)
     strong_posterior: Float32 | None  # (N, K), valid where `escalated`
     bytes: FloatArray  # (N,) payload of the parties' messages

@@ -15,6 +15,7 @@ import numpy as np
 from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import HandshakeError, PartyMissingError
+from gainroute.federation.coordinator.masked import masking_differences
 from gainroute.federation.transport.base import (
     PartyConnection,
     PartyDescription,
@@ -148,6 +149,8 @@ class PartyLinks:
         if link.description is None:
             return ["it has not described itself yet"]
         wrong = _differences(deployment, link.name, link.description, self.class_names(deployment))
+        others = {name: other.description for name, other in self.links.items() if other.description is not None}
+        wrong += masking_differences(deployment, link.connection, link.description, others)
         length = _dimension(deployment, link.description) if not wrong else None
         if length is None:
             link.dimensions.pop(deployment.hash, None)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,11 @@ import numpy.typing as npt
 from gainroute.control.budget import ControlledDecision
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import PartyMissingError
+from gainroute.federation.coordinator.masked import MaskedPool, new_nonce
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2, UNKNOWN, Outcome, degraded
 from gainroute.federation.coordinator.parties import PartyLink, PartyLinks
 from gainroute.federation.transport.base import PartyError, PartyRefusedError, PartyUnavailableError, Reply
+from gainroute.federation.transport.masked import MaskingConnection
 from gainroute.routing.two_round import round_one, round_two
 from gainroute.routing.types import Decision, FloatArray, IntArray
 
@@ -37,6 +40,7 @@ class Replies:
     failed: Mapping[str, PartyError]
     payload: Mapping[str, int]
     seconds: float
+    roster: tuple[str, ...] = ()  # who was asked for a masked sum
 
 
 # ---- asking -----------------------------------------------------------------------------------------
@@ -45,13 +49,45 @@ class Replies:
 async def ask_first(
     parties: PartyLinks, deployment: Deployment, ids: Sequence[str], request_id: str, seconds: float
 ) -> Replies:
-    """Ask every party that fits the deployment for posteriors."""
+    """Ask every party that fits the deployment for posteriors, or for its part of a masked sum."""
+    if deployment.masked is not None:
+        return await _ask_masked(parties, deployment, deployment.masked, ids, request_id, seconds)
     shape = (len(ids), deployment.columns)
 
     def call(link: PartyLink) -> Awaitable[Reply]:
         return link.connection.posteriors(ids, model=deployment.model(link.name), request_id=request_id)
 
     return await _ask(parties, deployment, call, dict.fromkeys(deployment.parties, shape), seconds)
+
+
+async def _ask_masked(
+    parties: PartyLinks,
+    deployment: Deployment,
+    pool: MaskedPool,
+    ids: Sequence[str],
+    request_id: str,
+    seconds: float,
+) -> Replies:
+    """Ask a roster for a masked sum: everyone, or those whose last answer or health check was good."""
+    links = parties.links
+    absent: dict[str, PartyError] = {
+        name: PartyUnavailableError(name, links[name].error or "no handshake yet")
+        for name in deployment.parties
+        if deployment.hash not in links[name].dimensions or (pool.smaller_roster and links[name].state != "ok")
+    }
+    roster = pool.roster(absent)
+    if not roster:
+        return Replies({}, absent, {}, 0.0)
+    plan, nonce = pool.plan(roster), new_nonce()
+
+    def call(link: PartyLink) -> Awaitable[Reply]:
+        connection = cast("MaskingConnection", link.connection)  # the handshake checked it
+        model = deployment.model(link.name)
+        return connection.masked(ids, model=model, plan=plan, nonce=nonce, request_id=request_id)
+
+    shape = (len(ids), deployment.columns)
+    replies = await _ask(parties, deployment, call, dict.fromkeys(roster, shape), seconds)
+    return replace(replies, failed={**absent, **replies.failed}, roster=roster)
 
 
 async def ask_second(
@@ -76,7 +112,7 @@ async def _ask(
     failed: dict[str, PartyError] = {}
     payload: dict[str, int] = {}
     calls: dict[str, asyncio.Future[Reply]] = {}
-    for name in deployment.parties:
+    for name in shapes:
         link = parties.links[name]
         if deployment.hash in link.dimensions:
             calls[name] = asyncio.ensure_future(call(link))
@@ -126,6 +162,12 @@ def decide(deployment: Deployment, replies: Replies, n: int, *, pool: bool) -> D
     Must be called in the order in which batches are answered: a budget controller counts every sample.
     """
     absent = replies.failed
+    if deployment.masked is not None:
+        lost = [str(absent[name]) for name in replies.roster or deployment.parties if name in absent]
+        if lost:
+            raise PartyMissingError("; ".join(lost))
+        decision = deployment.masked.decide(replies.roster, deployment.router, replies.values)
+        return decision if deployment.control is None else deployment.control.decide(decision)
     if absent and (not pool or len(absent) == len(deployment.parties)):
         raise PartyMissingError("; ".join(str(absent[name]) for name in deployment.parties if name in absent))
     missing = np.full((n, deployment.columns), np.nan, np.float32) if absent else None
@@ -140,8 +182,11 @@ def answer_first(
     """Answer every sample by Round 1; `answer_second` replaces the answers of escalated samples."""
     n = len(ids)
     route = [ROUND1] * n
-    probabilities = decision.pooled.astype(np.float32)
-    if decision.incomplete.any():
+    probabilities, local = decision.pooled.astype(np.float32), decision.local
+    if deployment.masked is not None:
+        route, local = deployment.masked.routes(replies.roster, replies.values, n), local[:0]
+        probabilities = np.nan_to_num(probabilities)
+    elif decision.incomplete.any():
         probabilities = np.nan_to_num(probabilities)  # a sample that no party has
         names = deployment.parties
         lacks = np.isnan(decision.local[:, :, 0])
@@ -160,7 +205,7 @@ def answer_first(
     return Outcome(
         deployment=deployment, batch=batch, ids=ids, label=weak, probabilities=probabilities,
         escalated=np.zeros(n, dtype=bool), wanted=decision.escalate, score=decision.score, route=route, weak=weak,
-        strong=np.full(n, -1, dtype=np.int64), local=decision.local, pooled=decision.pooled, strong_posterior=None,
+        strong=np.full(n, -1, dtype=np.int64), local=local, pooled=decision.pooled, strong_posterior=None,
         bytes=np.full(n, sum(replies.payload.values()) / n),
         threshold=decision.threshold if held is None else held.thresholds,
         probability=decision.escalate.astype(np.float64) if held is None else held.probability,

@@ -18,8 +18,8 @@ from gainroute.federation.pki.signatures import TrustSettings
 __all__ = [
     "PREFIX", "BatchingSettings", "CapSettings", "ClientQuotaSettings", "ControllerSettings", "CoordinatorSettings",
     "CoordinatorTls", "DriftSettings", "FusionSettings", "HolderQuota", "LogSettings", "PartyEndpoint",
-    "RoundSettings", "RouterSettings", "ServerSettings", "TokenSettings", "TokenTables", "is_loopback",
-    "load_coordinator_settings",
+    "RoundOnePrivacy", "RoundSettings", "RouterSettings", "ServerSettings", "TokenSettings", "TokenTables",
+    "is_loopback", "load_coordinator_settings",
 ]  # fmt: skip
 
 PREFIX = "GAINROUTE_COORDINATOR_"
@@ -178,12 +178,20 @@ class RoundSettings:
     one_seconds: float = 2.0  # deadline of Round 1
     two_seconds: float = 10.0
     # "refuse": 503 that names the party. "pool": pool the others, escalate nothing, and mark the answer as degraded.
-    on_missing_party: Literal["refuse", "pool"] = "refuse"
+    # "smaller-roster": the same with a masked Round 1, for samples that are not asked for with another roster as well.
+    on_missing_party: Literal["refuse", "pool", "smaller-roster"] = "refuse"
     health_seconds: float = 5.0  # interval of the health checks
 
     def __post_init__(self) -> None:
         for name in ("one_seconds", "two_seconds", "health_seconds"):
             _at_least(getattr(self, name), 0.001, f"rounds: {name}", "seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundOnePrivacy:
+    """Whether the parties mask Round 1, so that the coordinator sees the pooled posterior only."""
+
+    round1: Literal["plain", "masked"] = "plain"  # "masked" needs a router fitted with pooled_only=True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,6 +363,7 @@ class CoordinatorSettings:
     tls: CoordinatorTls = field(default_factory=CoordinatorTls)
     batching: BatchingSettings = field(default_factory=BatchingSettings)
     rounds: RoundSettings = field(default_factory=RoundSettings)
+    privacy: RoundOnePrivacy = field(default_factory=RoundOnePrivacy)
     log: LogSettings = field(default_factory=LogSettings)
     tokens: TokenSettings = field(default_factory=TokenSettings)
     quota: ClientQuotaSettings = field(default_factory=ClientQuotaSettings)
@@ -366,6 +375,13 @@ class CoordinatorSettings:
     def __post_init__(self) -> None:
         if self.router.budget is not None and self.controller is not None and self.controller.budget is not None:
             raise SettingError("budget is given in [router] and in [controller]; they are the same: remove one")
+        masked, policy = self.privacy.round1 == "masked", self.rounds.on_missing_party
+        if policy == ("pool" if masked else "smaller-roster"):
+            raise SettingError(
+                f"rounds: on_missing_party is {policy!r}, but [privacy] round1 is {self.privacy.round1!r}; allowed are "
+                + ("'refuse' and 'smaller-roster': a masked sum without one of its parties is noise" if masked
+                   else "'refuse' and 'pool'")
+            )  # fmt: skip
         names = [p.name for p in self.party]
         if not names:
             raise SettingError("party: the route table is empty; add a [[party]] with name and address")

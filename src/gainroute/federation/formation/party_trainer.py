@@ -373,7 +373,8 @@ class PartyTrainer:
 
         held, tested = answers("calibration"), answers("test")
         named = [int(name) for name in classes] if options["integer_labels"] else classes
-        router = fit_router(held, named, budget=self._plan.budget, seed=self._plan.seed)
+        plan = self._plan
+        router = fit_router(held, named, budget=plan.budget, seed=plan.seed, pooled_only=bool(plan.pooled_only))
         path = self._folder / "router.safetensors"
         save(router, path, provenance=Provenance(dict(options["models"]), self._plan.codec))
         decision = router.route(tested.local_posteriors)

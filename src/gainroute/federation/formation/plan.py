@@ -69,6 +69,8 @@ class FormationPlan:
         "embeddings": every party trains its encoder alone, and embeddings are sent once.
     messages
         Codec of embeddings and gradients in training.
+    pooled_only
+        Whether the router is for a masked Round 1, which shows the coordinator the pooled posterior only.
     threads
         Threads that torch computes with at every party and at the coordinator.
     settings
@@ -84,6 +86,7 @@ class FormationPlan:
     local_epochs: int | None = None
     exchange: Literal["gradients", "embeddings"] = "gradients"
     messages: str = "float32"
+    pooled_only: bool | None = None  # None is not sent, so that parties of an earlier version understand the plan
     threads: int = 1
     settings: RouteSettings | None = None
 

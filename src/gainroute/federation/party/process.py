@@ -93,6 +93,7 @@ class PartyNode:
             "classes": list(versions[0].classes) if versions else [],
             "models": [{"hash": version.model.hash, "dimension": version.model.dimension} for version in versions],
             "codecs": list(self.settings.codecs),
+            "round1": self.settings.privacy.round1,
             "certificate_days_left": round(self._certificate.info.days_left(), 1),
         }
 

@@ -59,11 +59,18 @@ class RequestAudit:
         key = self._audit.key
         return key.pseudonyms(request.ids) if key is not None and self._names_samples else ""
 
-    def answered(self, caller: Caller, request: pb.Request, unknown: int, samples: str = "") -> bool:
-        """Record an answer before it leaves; False if that is impossible, and the answer must not leave."""
+    def answered(self, caller: Caller, request: pb.Request, unknown: int, samples: str = "", withheld: int = 0) -> bool:
+        """Record an answer before it leaves; False if that is impossible, and the answer must not leave.
+
+        `withheld` samples of a masked Round 1 were in a sum with another roster, weights or models.
+        """
         if log.isEnabledFor(logging.DEBUG):
             log.debug("answered", extra=request_id(request) | {"count": len(request.ids)})
-        return self._record(caller, request, unknown, "answered", **({"samples": samples} if samples else {}))
+        more: dict[str, Any] = {"samples": samples} if samples else {}
+        if withheld:
+            more["withheld"] = withheld
+            log.warning("withheld", extra=request_id(request) | {"coordinator": caller.name, "withheld": withheld})
+        return self._record(caller, request, unknown, "answered", **more)
 
     def refused(self, caller: Caller, request: pb.Request, outcome: str, reason: str = "") -> bool:
         """Record a request without an answer, or count it if there are many with the same outcome."""

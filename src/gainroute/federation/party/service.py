@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gainroute.errors import DataError, GainrouteError, InputError
 from gainroute.federation.party.audit import AuditLog
+from gainroute.federation.party.masked import MaskedRoundOne, MaskingRefusedError
 from gainroute.federation.party.model import ModelVersion, is_temporary
 from gainroute.federation.party.quota import Quota
 from gainroute.federation.party.request_audit import ROUNDS, RequestAudit, request_id, short
@@ -28,6 +29,8 @@ REVISION = 1
 IMMEDIATE_SAMPLES = 2048  # looking up this many takes less than a millisecond
 SCAN_SECONDS = 1.0  # shortest interval at which Describe looks for new versions
 CHARGED = (pb.Failure.CODE_INVALID, pb.Failure.CODE_UNKNOWN_MODEL, pb.Failure.CODE_TOO_LARGE)  # the caller's fault
+
+Compute = Callable[[ModelVersion, pb.Request], tuple[pb.Response, str]]
 
 
 class _RefusedError(Exception):
@@ -63,6 +66,8 @@ class PartyService:
         self._quota = Quota(
             quota.samples_per_minute, quota.embeddings_per_minute, clock, refusals_per_minute=quota.refusals_per_minute
         )
+        masked = settings.privacy.round1 == "masked"
+        self._masked = MaskedRoundOne(settings.name, settings.privacy) if masked else None
         self._models = ThreadPoolExecutor(settings.workers, thread_name_prefix="model")
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="scan")
         self.versions = source.scan()
@@ -107,6 +112,7 @@ class PartyService:
             max_samples=self._settings.max_samples,
             max_message_bytes=self._settings.max_message_bytes,
             certificate_not_after=int(self._certificate.info.not_after.timestamp()),
+            masking=None if self._masked is None else self._masked.describe(),
         )
 
     # ---- requests -----------------------------------------------------------------------------------
@@ -121,12 +127,14 @@ class PartyService:
         """Answer a request. The audit line is written first: a request that cannot be recorded is not answered."""
         try:
             version = self._check(caller, request)
+            compute = self._compute if request.round == pb.ROUND_EMBEDDINGS else self._round_one(caller, request)
             if self.is_immediate(request):
-                response, samples = self._compute(version, request)
+                response, samples = compute(version, request)
             else:
                 loop = asyncio.get_running_loop()
-                response, samples = await loop.run_in_executor(self._models, self._compute, version, request)
-            recorded = self._requests.answered(caller, request, len(response.answer.missing), samples)
+                response, samples = await loop.run_in_executor(self._models, compute, version, request)
+            answer = response.answer
+            recorded = self._requests.answered(caller, request, len(answer.missing), samples, len(answer.withheld))
         except asyncio.CancelledError:
             self._requests.refused(caller, request, "cancelled")
             raise
@@ -188,6 +196,29 @@ class PartyService:
         values, missing = version.answer(list(request.ids), posterior=posterior)
         response = write_answer(request, values, missing, POSTERIOR_ENCODING if posterior else request.codec)
         return response, self._requests.samples(request)
+
+    def _round_one(self, caller: Caller, request: pb.Request) -> Compute:
+        """What computes the answer of Round 1: plain or masked, as the settings say and never otherwise."""
+        masked, code = self._masked, pb.Failure
+        if masked is None:
+            if request.mask_plan:
+                raise _RefusedError(
+                    code.CODE_INVALID, 'it does not mask Round 1: set [privacy] round1 = "masked" there'
+                )
+            return self._compute
+        if not request.mask_plan:
+            raise _RefusedError(code.CODE_INVALID, "it answers Round 1 masked only, and gives no posterior of its own")
+        try:
+            admitted = masked.admit(caller.name, request)
+        except MaskingRefusedError as error:
+            kind = code.CODE_QUOTA if error.retry_after else code.CODE_INVALID
+            raise _RefusedError(kind, f"the masked Round 1 is refused: {error}", error.retry_after) from error
+
+        def compute(version: ModelVersion, request: pb.Request) -> tuple[pb.Response, str]:
+            response = masked.respond(admitted, request, *version.answer(list(request.ids), posterior=True))
+            return response, self._requests.samples(request)
+
+        return compute
 
     def _model_error(self, request: pb.Request, error: Exception) -> _RefusedError:
         log.error("answering failed", extra=request_id(request), exc_info=error)

@@ -18,6 +18,7 @@ __all__ = [
     "PREFIX",
     "AuditSettings",
     "PartySettings",
+    "PrivacySettings",
     "QuotaSettings",
     "SourceSettings",
     "TrainingSettings",
@@ -160,6 +161,53 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrivacySettings:
+    """Whether Round 1 is masked, so that the coordinator sees only the sum of all parties; see docs/privacy.md.
+
+    Attributes
+    ----------
+    round1
+        "plain", or "masked": posteriors are then given in no other way.
+    key
+        The party's masking key, from `gainroute certs mask-key`.
+    peers
+        Public masking keys of the other parties by name. Their operators hand them over, never the coordinator.
+    min_roster
+        Fewest parties of a sum. Two parties hide nothing from a coordinator that works together with one of them.
+    max_weight_share
+        Largest share of one party in the absolute weights of a sum: what one party dominates shows that party.
+    window_seconds
+        For how long, at least, a sample is in no sum with another roster, other weights or other models.
+    remember
+        Most samples remembered for that, about 0.15 kB each; beyond it requests are refused.
+    """
+
+    round1: Literal["plain", "masked"] = "plain"
+    key: Path | None = None
+    peers: Mapping[str, str] = field(default_factory=dict)
+    min_roster: int = 3
+    max_weight_share: float = 0.8
+    window_seconds: float = 600.0
+    remember: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if self.round1 == "masked" and (self.key is None or not self.peers):
+            raise SettingError(
+                'privacy.round1 is "masked", which needs privacy.key (`gainroute certs mask-key` makes it) and the '
+                "public keys of the other parties under [privacy.peers]"
+            )
+        if self.min_roster < 2 or self.remember < 1:
+            raise SettingError(
+                f"privacy.min_roster is {self.min_roster} and remember {self.remember}; at least 2 and 1 are needed"
+            )
+        if not 0 < self.max_weight_share <= 1 or not self.window_seconds > 0:
+            raise SettingError(
+                f"privacy.max_weight_share is {self.max_weight_share} and window_seconds {self.window_seconds}; a "
+                "share above 0 and seconds above 0 are needed"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
     """Taking part in the training of a federation: off unless coordinators are named.
 
@@ -216,7 +264,7 @@ class PartySettings:
         Names of the coordinators that are answered.
     tls
         The party's certificate and key, and the authority it trusts.
-    source, views, quota, audit, training, trust
+    source, views, quota, audit, privacy, training, trust
         See the classes. With `trust`, model versions have to be signed.
     listen
         ``host:port``; port 0 takes a free one.
@@ -248,6 +296,7 @@ class PartySettings:
     views: ViewSettings = field(default_factory=ViewSettings)
     quota: QuotaSettings = field(default_factory=QuotaSettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     trust: TrustSettings | None = None
     deny_list: Path | None = None

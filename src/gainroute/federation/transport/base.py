@@ -7,7 +7,7 @@ it: shape, type and values of a `Reply` need no further check.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import uuid4
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Connect",
     "ConnectedParty",
+    "MaskingDescription",
     "ModelDescription",
     "PartyConnection",
     "PartyDescription",
@@ -72,6 +73,16 @@ class ModelDescription:
 
 
 @dataclass(frozen=True)
+class MaskingDescription:
+    """How a party masks Round 1: its public key, those of its peers by name, and which sums it takes part in."""
+
+    public_key: bytes
+    peers: Mapping[str, bytes]
+    min_roster: int
+    max_weight_share: float
+
+
+@dataclass(frozen=True)
 class PartyDescription:
     """How a party describes itself.
 
@@ -85,12 +96,15 @@ class PartyDescription:
         The model versions it can answer with.
     codecs
         Embedding codecs it can send: "float32", "float16", "int8".
+    masking
+        Set if it answers Round 1 masked, and only so.
     """
 
     name: str
     classes: tuple[str, ...]
     models: tuple[ModelDescription, ...]
     codecs: tuple[str, ...]
+    masking: MaskingDescription | None = None
 
     def model(self, model: str) -> ModelDescription:
         """Return the model version with this hash, or raise a `PartyRefusedError`."""

@@ -24,6 +24,7 @@ from gainroute.federation.transport.base import (
     Reply,
 )
 from gainroute.federation.transport.grpc_session import ClientOptions, GrpcSession
+from gainroute.federation.transport.masked import read_masked
 from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.federation.transport.wire import POSTERIOR_ENCODING, chunks, read_answer
 from gainroute.io.ids import id_texts
@@ -98,6 +99,12 @@ class GrpcConnection:
         request = pb.Request(round=pb.ROUND_EMBEDDINGS, model=model, codec=codec, request_id=request_id)
         return self._ask(request, ids)
 
+    def masked(self, ids: Sequence[Any], *, model: str, plan: bytes, nonce: bytes, request_id: str) -> Awaitable[Reply]:
+        """Round 1, masked: see `gainroute.federation.transport.masked`."""
+        request = pb.Request(round=pb.ROUND_POSTERIORS, model=model, request_id=request_id)
+        request.mask_plan, request.mask_nonce = plan, nonce
+        return self._ask(request, ids)
+
     async def close(self) -> None:
         """Close the connection."""
         self._closed = True
@@ -142,6 +149,9 @@ class GrpcConnection:
                      chunks(texts, width, max_samples=limits.max_samples, message_bytes=message_bytes)]  # fmt: skip
         except (InputError, UnicodeEncodeError) as error:
             raise PartyRefusedError(self.name, f"an id is not valid: {error}") from error
+        if request.mask_plan and len(parts) > 1:  # the other parties might split it elsewhere, and no mask would cancel
+            reason = f"{len(texts)} ids need {len(parts)} messages, masked requests one: raise its max_samples and "
+            raise PartyRefusedError(self.name, reason + "max_message_bytes, or lower the coordinator's max_batch")
         for part in parts:
             part.MergeFrom(request)
         replies = [session.request(part, partial(self._read, part, width, encoding)) for part in parts]
@@ -151,6 +161,8 @@ class GrpcConnection:
         kind = response.WhichOneof("result")
         if kind == "answer":
             shape, posterior = (len(request.ids), width), request.round == pb.ROUND_POSTERIORS
+            if request.mask_plan:
+                return read_masked(self.name, response.answer, model=request.model, shape=shape)
             return read_answer(
                 self.name, response.answer, model=request.model, shape=shape, encoding=encoding, posterior=posterior
             )

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from gainroute.errors import GainrouteError, InputError
 from gainroute.federation.transport.base import ModelDescription, PartyDescription, PartyRefusedError, Reply
+from gainroute.federation.transport.masked import read_masking
 from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.routing.payload import decode, encode
 
@@ -80,7 +81,8 @@ def read_description(party: str, reply: pb.DescribeReply) -> PartyDescription:
     if any(model.dimension < 1 or not model.hash for model in reply.models):
         raise PartyRefusedError(party, "it offers a model without a hash or without a dimension")
     models = tuple(ModelDescription(model.hash, model.dimension) for model in reply.models)
-    return PartyDescription(reply.name, tuple(reply.classes), models, tuple(reply.codecs))
+    masking = read_masking(party, reply.masking) if reply.HasField("masking") else None
+    return PartyDescription(reply.name, tuple(reply.classes), models, tuple(reply.codecs), masking)
 
 
 def read_answer(

@@ -21,6 +21,7 @@ from gainroute.federation.coordinator.errors import BadRequestError, ConflictErr
 from gainroute.federation.coordinator.monitoring.statistics import HISTORY_SECONDS
 from gainroute.federation.coordinator.outcome import ROUND2
 from gainroute.federation.coordinator.tokens import Grant
+from gainroute.routing.pooled_only import route_pooled
 from gainroute.routing.routers import ExpectedGainRouter
 
 __all__ = ["explanation_json", "operating_json", "status_json", "status_routes"]
@@ -166,7 +167,11 @@ def status_json(coordinator: Coordinator, *, named: bool = True) -> dict[str, An
         "degraded": {"samples": live.degraded, "by_reason": dict(live.reasons), "unknown": live.unknown},
         "queue": {"samples": coordinator.batcher.in_flight, "limit": settings.batching.max_queued},
         "log": {"path": str(coordinator.log.path), "ok": not coordinator.log.error, "error": coordinator.log.error},
-        "policy": {"on_missing_party": settings.rounds.on_missing_party, "on_log_failure": settings.log.on_failure},
+        "policy": {
+            "on_missing_party": settings.rounds.on_missing_party,
+            "on_log_failure": settings.log.on_failure,
+            "round1": settings.privacy.round1,
+        },
     }
 
 
@@ -202,7 +207,7 @@ def _decision(row: dict[str, Any], classes: tuple[str, ...]) -> dict[str, Any]:
 
 def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str, Any]:
     """Explain a decision by its row: local posteriors, and what each class added to the score."""
-    if row["local"] is None:
+    if row["pooled"] is None:
         raise NotFoundError(
             "the posteriors of this decision were not stored; set [log] posteriors = true to explain later decisions"
         )
@@ -213,7 +218,9 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
             "gainroute explain"
         )
     router = deployment.router
-    local = np.array(posterior(row["local"], deployment.columns))
+    masked = row["local"] is None
+    stored = posterior(row["pooled"] if masked else row["local"], deployment.columns)
+    local = np.array(stored)  # the pooled posterior stands for those of the parties where Round 1 was masked
     present = ~np.isnan(local).any(axis=1)
     pooled, strong = (posterior(row[name], router.n_classes_) for name in ("pooled", "strong"))
     columns: dict[str, Any] = {
@@ -221,7 +228,9 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
         "strong": None if strong is None else strong[0],
     }
     columns |= dict.fromkeys(("calibrated", "reliability", "contribution"))
-    if present.all():
+    if masked and present.all():
+        columns["calibrated"] = route_pooled(router, local).calibrated[0]
+    elif present.all():
         columns["calibrated"] = router.route(local[:, None]).calibrated[0]
         if isinstance(router, ExpectedGainRouter):
             explained = router.explain(local)
@@ -231,13 +240,19 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
         {
             "label": k,
             "name": name,
-            "local": {party: float(local[i, k]) if present[i] else None for i, party in enumerate(deployment.parties)},
+            "local": {
+                party: float(local[i, k]) if present[i] else None
+                for i, party in enumerate(deployment.parties)
+                if not masked
+            },
             **{column: None if values is None else float(values[k]) for column, values in columns.items()},
         }
         for k, name in enumerate(names)
     ]
     note = ""
-    if not present.all():
+    if masked:
+        note = "Round 1 was masked: what the parties answered is not known, only the pooled posterior"
+    elif not present.all():
         note = "a party did not have the sample, so that calibration does not apply and it was not escalated"
     elif columns["contribution"] is None:
         note = f"a {type(router).__name__} has no class-by-class score"

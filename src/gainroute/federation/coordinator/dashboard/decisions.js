@@ -157,5 +157,5 @@ function said(d) {
     const says = ranked.slice(0, 3).map((c) => `${c.name} ${percent(c.local[party], 0)}`).join(" · ");
     list.append(el("li", {}, el("span", {}, party), el("span", {}, says || "does not have this sample")));
   }
-  return el("div", {}, el("h3", {}, "Local posteriors"), list);
+  return parties.length ? el("div", {}, el("h3", {}, "Local posteriors"), list) : "";
 }

@@ -51,7 +51,9 @@ def columns_of(
     if outcome.explored is not None:
         found["explored"] = outcome.explored.tolist()
     if posteriors:
-        found |= {"local": _blobs(np.moveaxis(outcome.local, 0, 1)), "pooled": _blobs(outcome.pooled)}
+        found["pooled"] = _blobs(outcome.pooled)
+        if len(outcome.local):
+            found["local"] = _blobs(np.moveaxis(outcome.local, 0, 1))
     escalated = outcome.escalated.tolist()
     if True in escalated:
         found["strong_prediction"] = [None if s < 0 else s for s in outcome.strong.tolist()]

@@ -282,6 +282,8 @@ class LiveShadow:
 
 def _check_beside(deployment: Deployment, running: Deployment, parties: tuple[str, ...]) -> None:
     """Raise HandshakeError unless a shadow router reads the same messages as the router in use."""
+    if running.masked is not None:
+        raise ConflictError("Round 1 is masked, and a shadow router needs the parties' posteriors: use /admin/router")
     old, new = running.router, deployment.router
     wrong: list[str] = []
     has, needed = (None if r.classes is None else [str(c) for c in r.classes.tolist()] for r in (new, old))

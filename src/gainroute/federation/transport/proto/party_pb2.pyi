@@ -23,7 +23,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class DescribeReply(_message.Message):
-    __slots__ = ("name", "classes", "models", "codecs", "revision", "max_samples", "max_message_bytes", "certificate_not_after")
+    __slots__ = ("name", "classes", "models", "codecs", "revision", "max_samples", "max_message_bytes", "certificate_not_after", "masking")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class DescribeReply(_message.Message):
     MAX_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_NOT_AFTER_FIELD_NUMBER: _ClassVar[int]
+    MASKING_FIELD_NUMBER: _ClassVar[int]
     name: str
     classes: _containers.RepeatedScalarFieldContainer[str]
     models: _containers.RepeatedCompositeFieldContainer[Model]
@@ -40,7 +41,44 @@ class DescribeReply(_message.Message):
     max_samples: int
     max_message_bytes: int
     certificate_not_after: int
-    def __init__(self, name: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., codecs: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., max_samples: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., certificate_not_after: _Optional[int] = ...) -> None: ...
+    masking: Masking
+    def __init__(self, name: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ..., codecs: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., max_samples: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., certificate_not_after: _Optional[int] = ..., masking: _Optional[_Union[Masking, _Mapping]] = ...) -> None: ...
+
+class Masking(_message.Message):
+    __slots__ = ("public_key", "peers", "min_roster", "max_weight_share")
+    class PeersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    MIN_ROSTER_FIELD_NUMBER: _ClassVar[int]
+    MAX_WEIGHT_SHARE_FIELD_NUMBER: _ClassVar[int]
+    public_key: bytes
+    peers: _containers.ScalarMap[str, bytes]
+    min_roster: int
+    max_weight_share: float
+    def __init__(self, public_key: _Optional[bytes] = ..., peers: _Optional[_Mapping[str, bytes]] = ..., min_roster: _Optional[int] = ..., max_weight_share: _Optional[float] = ...) -> None: ...
+
+class MaskPlan(_message.Message):
+    __slots__ = ("members", "eps")
+    class Member(_message.Message):
+        __slots__ = ("name", "model", "weight")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        MODEL_FIELD_NUMBER: _ClassVar[int]
+        WEIGHT_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        model: str
+        weight: float
+        def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    EPS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[MaskPlan.Member]
+    eps: float
+    def __init__(self, members: _Optional[_Iterable[_Union[MaskPlan.Member, _Mapping]]] = ..., eps: _Optional[float] = ...) -> None: ...
 
 class Model(_message.Message):
     __slots__ = ("hash", "dimension")
@@ -61,7 +99,7 @@ class Tensor(_message.Message):
     def __init__(self, shape: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("correlation", "request_id", "round", "model", "codec", "ids", "cancel")
+    __slots__ = ("correlation", "request_id", "round", "model", "codec", "ids", "cancel", "mask_plan", "mask_nonce")
     CORRELATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +107,8 @@ class Request(_message.Message):
     CODEC_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    MASK_PLAN_FIELD_NUMBER: _ClassVar[int]
+    MASK_NONCE_FIELD_NUMBER: _ClassVar[int]
     correlation: int
     request_id: str
     round: Round
@@ -76,7 +116,9 @@ class Request(_message.Message):
     codec: str
     ids: _containers.RepeatedScalarFieldContainer[str]
     cancel: bool
-    def __init__(self, correlation: _Optional[int] = ..., request_id: _Optional[str] = ..., round: _Optional[_Union[Round, str]] = ..., model: _Optional[str] = ..., codec: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., cancel: _Optional[bool] = ...) -> None: ...
+    mask_plan: bytes
+    mask_nonce: bytes
+    def __init__(self, correlation: _Optional[int] = ..., request_id: _Optional[str] = ..., round: _Optional[_Union[Round, str]] = ..., model: _Optional[str] = ..., codec: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., cancel: _Optional[bool] = ..., mask_plan: _Optional[bytes] = ..., mask_nonce: _Optional[bytes] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("correlation", "answer", "failure")
@@ -89,14 +131,16 @@ class Response(_message.Message):
     def __init__(self, correlation: _Optional[int] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("model", "missing", "values")
+    __slots__ = ("model", "missing", "values", "withheld")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
     model: str
     missing: _containers.RepeatedScalarFieldContainer[int]
     values: Tensor
-    def __init__(self, model: _Optional[str] = ..., missing: _Optional[_Iterable[int]] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    withheld: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, model: _Optional[str] = ..., missing: _Optional[_Iterable[int]] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ..., withheld: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("code", "message", "retry_after_seconds")
