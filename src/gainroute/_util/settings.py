@@ -70,7 +70,7 @@ def parse_settings(
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingError(f"{where} is not valid TOML: {error}") from None
     if prefix:
         _apply_environment(kind, table, prefix, os.environ if environment is None else environment)

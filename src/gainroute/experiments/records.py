@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gainroute._util.damage import names_damage
 from gainroute._util.files import write_npz
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
 from gainroute.io.tables import read_table
@@ -138,6 +139,7 @@ def save_record(record: Record, path: str | os.PathLike[str], *, bits: int | Non
     write_npz(path, {"metadata": body, **arrays}, compress=True)
 
 
+@names_damage(NotAnArtifactError)
 def load_record(path: str | os.PathLike[str]) -> Record:
     """Read a record that `save_record` wrote. Nothing in it can run code: pickled arrays are refused."""
     if not Path(path).exists():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gainroute._util.damage import naming_damage
 from gainroute.errors import ArtifactError, MissingExtraError, NotAnArtifactError
 from gainroute.io.answering_party import AnsweringParty
 from gainroute.io.preprocess import preprocess_from_json
@@ -38,7 +39,9 @@ class OnnxParty(AnsweringParty):
         preprocess = None
         if home.description.is_file():
             body = read_json(home.description)
-            name, class_names, preprocess = body["name"], body["class_names"], preprocess_from_json(body["preprocess"])
+            with naming_damage(home.description, NotAnArtifactError):
+                name, class_names = body["name"], body["class_names"]
+                preprocess = preprocess_from_json(body["preprocess"])
         classes, dimension = map(_width, (self._local, self._encoder), models)
         if len(class_names) != classes:
             raise ArtifactError(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gainroute._util.damage import names_damage
 from gainroute._util.files import write_npz
 from gainroute.errors import DataError, InputError
 from gainroute.io.ids import id_texts, rows_by_id
@@ -64,6 +65,7 @@ def write_columns(
     write_npz(path, arrays)
 
 
+@names_damage()
 def read_columns(path: PathLike) -> PrecomputedAnswers:
     """Read precomputed answers: `.npz` as `write_columns` writes it, or Parquet.
 

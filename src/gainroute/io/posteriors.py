@@ -16,6 +16,7 @@ from warnings import warn
 
 import numpy as np
 
+from gainroute._util.damage import names_damage
 from gainroute._util.files import write_npz
 from gainroute.errors import DataError, GainrouteWarning
 from gainroute.io.posterior_columns import as_labels, join, read_known, read_parties, read_party_files
@@ -182,6 +183,7 @@ class Outcomes:
 _KEYS = tuple(f.name for f in fields(Outcomes) if f.name not in ("party_names", "source"))
 
 
+@names_damage()
 def load_outcomes(
     paths: PathLike | Sequence[PathLike],
     labels: PathLike | None = None,
@@ -278,7 +280,7 @@ def _read_joined(paths: Sequence[PathLike], labels: PathLike | None, on: str, na
         warn(
             f"samples whose {on} is not in every file are left out: {counts}; {len(ids)} are in all",
             GainrouteWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     found = read_party_files(joined[len(joined) - len(paths) :], on, names)
     known = {} if labels is None else read_known(joined[0])

@@ -22,6 +22,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from gainroute._util.damage import naming_damage
 from gainroute._util.files import write_bytes
 from gainroute._util.hashing import hash_contents, hash_named_files
 from gainroute.errors import ArtifactError, DataError, NotAnArtifactError
@@ -178,7 +179,8 @@ class RunFolder:
     @property
     def party_names(self) -> tuple[str, ...]:
         """Names of the parties, in the order of training."""
-        return tuple(str(name) for name in self.read()["party_names"])
+        with naming_damage(self.description, NotAnArtifactError):
+            return tuple(str(name) for name in self.read()["party_names"])
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -188,7 +190,8 @@ class RunFolder:
     @property
     def labels(self) -> list[int] | list[str]:
         """Labels as training read them, integers or texts, in column order."""
-        labels: list[int] | list[str] = self.read()["class_names"]
+        with naming_damage(self.description, NotAnArtifactError):
+            labels: list[int] | list[str] = list(self.read()["class_names"])
         return labels
 
     def provenance(self, codec: str) -> Provenance:
@@ -217,7 +220,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file of a run."""
     try:
         body = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise NotAnArtifactError(
             f"{path} cannot be read ({error}); name a folder that `gainroute train` has written"
         ) from error

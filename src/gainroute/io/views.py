@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gainroute._util.damage import names_damage
 from gainroute.errors import DataError
 from gainroute.io.ids import rows_by_id
 from gainroute.io.preprocess import Raw
@@ -44,6 +45,7 @@ class SampleLabels:
     ids: LabelArray | None
 
 
+@names_damage()
 def read_view(path: PathLike, *, id_column: str = "id", label_column: str = "label") -> PartyView:
     """Read one party's view: ``.npz`` with ``x`` (N, …) and optional ``ids``, or Parquet with a column of ids.
 
@@ -66,6 +68,7 @@ def read_view(path: PathLike, *, id_column: str = "id", label_column: str = "lab
     return PartyView(name, _checked_ids(ids, len(ids), path), columns)
 
 
+@names_damage()
 def read_labels(path: PathLike, *, id_column: str = "id", label_column: str = "label") -> SampleLabels:
     """Read labels: ``.npz`` with ``labels`` and optional ``ids``, or Parquet with an id and a label column."""
     table = read_table(path, only=("labels", "ids", id_column, label_column))

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gainroute._util.damage import naming_damage
 from gainroute._util.files import write_bytes, write_json, write_npz
-from gainroute.errors import ShapeError
+from gainroute.errors import NotAnArtifactError, ShapeError
 from gainroute.io.answering_party import AnsweringParty
 from gainroute.io.preprocess import Preprocess, preprocess_from_json
 from gainroute.io.run_folder import PartyFolder, RunFolder, ServerFolder, read_json
@@ -107,8 +108,9 @@ class TrainedParty(AnsweringParty):
         self.encoder = load_model(home.encoder).to(device)
         self._device = device
         dimension = int(self.encoder.dimension)  # type: ignore[arg-type]  # torch types every attribute alike
-        preprocess = preprocess_from_json(body["preprocess"])
-        super().__init__(body["name"], body["class_names"], dimension, preprocess, home.views)
+        with naming_damage(folder, NotAnArtifactError):
+            preprocess = preprocess_from_json(body["preprocess"])
+            super().__init__(body["name"], body["class_names"], dimension, preprocess, home.views)
 
     def _forward(self, inputs: npt.NDArray[np.float32], *, posterior: bool) -> npt.NDArray[np.float32]:
         outputs = forward_all(self.local if posterior else self.encoder, inputs, self._device)

@@ -171,7 +171,7 @@ def _outputs(asked: Any, default: bool) -> tuple[tuple[str, ...], frozenset[str]
     for entry in asked:
         _keys(entry, "an output", OUTPUT_KEYS)
         name = entry.get("name")
-        if name not in OUTPUTS or name in names:
+        if not isinstance(name, str) or name not in OUTPUTS or name in names:
             raise BadRequestError(
                 f"output {_shown(name)} is not served, or asked for twice; allowed: {', '.join(OUTPUTS)}"
             )
