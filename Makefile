@@ -16,7 +16,7 @@ INCLUDED_dev    := all docs
 INCLUDED_bench  := all
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up federation test test-system check docs bench soak lock clean
+.PHONY: help demo up federation test test-system check docs bench soak fuzz sbom audit-deps lock clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -74,6 +74,18 @@ bench: $(VENV)/.installed-bench ## measure side by side: make bench [TOPIC=calib
 
 soak: $(VENV)/.installed-all ## load while parties and coordinator are killed: make soak [MINUTES=10]
 	@$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
+
+fuzz: $(VENV)/.installed-dev ## mutate requests, messages and files, and report what is not refused: make fuzz [MINUTES=10]
+	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+sbom: $(VENV)/bin/python ## a software bill of materials of the locked versions, CycloneDX: out/sbom.json
+	@$(BIN)/python tools/sbom.py out/sbom.json
+
+# pip-audit gets an environment of its own: it brings many packages that are not ours.
+audit-deps: ## look for known vulnerabilities of the locked versions, where a database can be reached
+	@test -x out/audit/bin/pip-audit || { $(PYTHON) -m venv out/audit && \
+		out/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit; } || true
+	@$(PYTHON) tools/audit_dependencies.py out/audit/bin/pip-audit
 
 lock: $(VENV)/bin/python ## write requirements.lock; UV_FIND_LINKS or UV_INDEX must offer the CPU build of torch
 	@$(PIP) uv

@@ -40,3 +40,31 @@ def test_the_lock_names_no_index():
 
 def test_the_citation_names_this_version():
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_the_bill_of_materials_lists_the_lock():
+    from sbom import bill
+
+    made = bill(LOCK, __version__)
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.5")
+    held = {component["name"]: component for component in made["components"]}
+    pins = {normal(name): version for name, version in re.findall(r"(?m)^([\w.-]+)(?:\[.*\])?==([^\s;\\]+)", LOCK)}
+    assert {name: component["version"] for name, component in held.items()} == pins
+    assert all(component["externalReferences"][0]["hashes"] for component in held.values())
+    needs = {entry["ref"]: entry["dependsOn"] for entry in made["dependencies"]}
+    assert held["numpy"]["bom-ref"] in needs[made["metadata"]["component"]["bom-ref"]]
+    assert held["aiosignal"]["bom-ref"] in needs[held["aiohttp"]["bom-ref"]]
+    assert made == bill(LOCK, __version__), "the same lock gives the same bill"
+
+
+def test_dependencies_that_cannot_be_audited_are_reported_as_not_audited(tmp_path, capsys):
+    from audit_dependencies import audit
+
+    assert audit(str(tmp_path / "missing")) == 3
+    assert "NOT audited" in capsys.readouterr().err
+    program = tmp_path / "pip-audit"
+    bug = '{"dependencies": [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}]}'
+    for answer, code in ((bug, 1), (bug.replace('{"id": "CVE-1", "fix_versions": ["2"]}', ""), 0), ("no network", 3)):
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+        program.chmod(0o700)
+        assert audit(str(program)) == code
