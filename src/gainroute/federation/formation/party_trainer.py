@@ -25,7 +25,7 @@ from gainroute.federation.formation.plan import NAME, FormationPlan, LabelSettin
 from gainroute.federation.formation.pseudonyms import REALIGN, PseudonymTable
 from gainroute.federation.formation.tasks import CHUNK_BYTES, Array
 from gainroute.federation.party.settings import TrainingSettings
-from gainroute.federation.pki.signatures import load_key, sign
+from gainroute.federation.pki.signatures import Trust, load_key, sign, signer_name, verified
 from gainroute.io.ids import id_texts, rows_by_id
 from gainroute.io.preprocess import apply_preprocess, fit_preprocess, preprocess_from_json
 from gainroute.io.run_folder import PartyFolder, read_json
@@ -337,8 +337,12 @@ class PartyTrainer:
     def _deploy(self, options: Mapping[str, Any], _: list[Array]) -> TaskAnswer:
         ready, folder = self._ready, self._version_folder(self._version).path
         ids = np.array(self._table.pseudonyms)
+        key = None if self._settings.signing_key is None else load_key(self._settings.signing_key)
         if "models_of" in options:
-            home = renew_party(folder, self._version_folder(options["models_of"]), ids=ids, inputs=ready.inputs)
+            # What is signed again has to be what was signed before.
+            trust = None if key is None else Trust([signer_name(key)])
+            with verified(self._version_folder(options["models_of"]).path, trust) as models:
+                home = renew_party(folder, PartyFolder(models), ids=ids, inputs=ready.inputs)
         else:
             party = self._split_party
             party.finish()
@@ -348,8 +352,8 @@ class PartyTrainer:
                 folder, self._name, ready.class_names, ready.preprocess, local=local, encoder=encoder, ids=ids,
                 inputs=ready.inputs,
             )  # fmt: skip
-        if self._settings.signing_key is not None:
-            sign(home.path, load_key(self._settings.signing_key))
+        if key is not None:
+            sign(home.path, key)
         return {"model": home.model_hash()}, []
 
     def _receive_answers(self, options: Mapping[str, Any], arrays: list[Array]) -> TaskAnswer:
