@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import random
 import resource
@@ -127,6 +128,7 @@ def prepare() -> None:
         raise HangError(f"more than {HANG_SECONDS:g} s of processor time")
 
     warnings.simplefilter("ignore")
+    logging.getLogger("gainroute").setLevel(logging.CRITICAL + 1)  # in this process only: refusals are logged
     signal.signal(signal.SIGVTALRM, hang)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import random
 import tempfile
 import warnings
@@ -138,7 +137,6 @@ def http(folder: Path) -> Iterator[Target]:
     from gainroute.federation.coordinator.coordinator import Coordinator
     from gainroute.federation.coordinator.strong_source import load_strong_source
 
-    logging.getLogger("gainroute").setLevel(logging.CRITICAL + 1)
     loop = asyncio.new_event_loop()
     fed = federation(folder)
     np.savez(folder / "strong.npz", ids=np.array(IDS), strong_posterior=np.full((len(IDS), K), 1 / K))
@@ -159,7 +157,8 @@ def http(folder: Path) -> Iterator[Target]:
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "headers": headers,
             "method": method.decode("latin-1").upper() or "GET", "path": path.decode("utf-8", "replace") or "/",
-            "raw_path": path, "query_string": query, "root_path": "", "client": ("127.0.0.1", 1),
+            "raw_path": path, "query_string": query, "root_path": "",
+            "client": (f"127.0.{len(data) % 256}.{sum(data) % 256}", 1),  # wrong tokens are limited by address
             "server": ("127.0.0.1", 8080),
         }  # fmt: skip
         status: list[int] = []
@@ -223,7 +222,6 @@ def messages(folder: Path) -> Iterator[Target]:
     from gainroute.federation.transport.proto import party_pb2 as pb
     from gainroute.federation.transport.wire import read_description, write_answer
 
-    logging.getLogger("gainroute").setLevel(logging.CRITICAL + 1)
     made = Federation(folder)
     settings = made.settings()
     service = PartyService(settings, source_of(*versions(StubParty())), ReloadingCertificate(settings.tls))
