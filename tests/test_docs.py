@@ -108,3 +108,13 @@ def test_the_page_names_the_parts_of_the_dashboard():
     titles = re.findall(r"(?m)^\| ([A-Z][^|]+) \|", page)
     assert len(titles) >= 14
     assert [title for title in titles if f">{title}</h2>" not in dashboard] == []
+
+
+def test_every_promise_of_the_threat_model_names_a_test_that_exists():
+    page = (ROOT / "docs/threat_model.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/]+\.py)::(\w+)`", page))
+    assert len(named) > 30
+    for file, name in sorted(named):
+        path = ROOT / "tests" / file
+        assert path.is_file(), f"{file} is gone"
+        assert f"def {name}(" in path.read_text(encoding="utf-8"), f"{file}::{name} is gone"
