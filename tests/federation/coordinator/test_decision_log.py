@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import shutil
 import sqlite3
 import threading
@@ -19,9 +20,10 @@ import gainroute as gr
 from gainroute._util.hashing import hash_contents
 from gainroute.errors import ArtifactVersionError, DataError, SettingError
 from gainroute.federation.coordinator.decision_log.reading import read_decisions
+from gainroute.federation.coordinator.decision_log.retention import DAY, Retention, check_clock, delete_old
 from gainroute.federation.coordinator.decision_log.rows import insert_rows
 from gainroute.federation.coordinator.decision_log.schema import COLUMNS, JOURNAL_PAGES, MIGRATIONS, connect, migrate
-from gainroute.federation.coordinator.decision_log.store import delete_before, get_state, put_state
+from gainroute.federation.coordinator.decision_log.store import delete_named, get_state, put_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.errors import LogFailedError
 from gainroute.federation.coordinator.settings import LogSettings
@@ -359,7 +361,7 @@ def test_decisions_are_deleted_by_id_and_by_age_with_their_feedback(fed):
             audit = (await up.client.get("/admin/audit", headers=admin)).json()["audit"]
             left = count(fed.settings.log.path)
             judged = count(fed.settings.log.path, "feedback")
-            old = await up.coordinator.log.write(lambda c: delete_before(c, time.time() + 1))
+            old = await up.coordinator.log.write(lambda c: delete_old(c, time.time() + 1, 0.0))
             return [one.json(), two.json(), none.json()], both, open_door, audit, left, judged, old
 
     told, both, open_door, audit, left, judged, old = asyncio.run(work())
@@ -371,6 +373,165 @@ def test_decisions_are_deleted_by_id_and_by_age_with_their_feedback(fed):
     assert "s0" not in str(audit[1]["before"].values())  # the audit proves it and does not tell it
     assert old == left
     assert count(fed.settings.log.path) == 0
+
+
+def test_a_deleted_sample_is_in_none_of_the_files(fed):
+    """Ids arrive in random order, so that pages of the index are split, which leaves copies behind."""
+    rng = np.random.default_rng(3)
+    folder, path = fed.settings.log.path.parent, fed.settings.log.path
+    names = [f"patient-{number:012d}" for number in rng.permutation(8000) * 7919]
+    gone = names[::4]
+    row = dict.fromkeys(COLUMNS, None) | {
+        "request_id": "r", "time": time.time(), "threshold": 0.0, "probability": 1.0, "route": "round1", "label": 0,
+        "weak_prediction": 0, "router": "x", "bytes": 0, "latency": 0.0, "capped": 0,
+    }  # fmt: skip
+    insert = f"INSERT INTO decisions ({', '.join(COLUMNS)}) VALUES ({', '.join(':' + c for c in COLUMNS)})"  # noqa: S608
+
+    async def work():
+        async with running(fed) as up:
+            write = up.coordinator.log.write
+            for at in range(0, len(names), 40):
+                part = [row | {"seq": seq, "sample_id": names[seq]} for seq in range(at, at + 40)]
+                await write(lambda c, part=part: c.executemany(insert, part))
+            before = b"".join(file.read_bytes() for file in folder.iterdir())
+            await write(lambda c: [delete_named(c, None, name) for name in gone[1:]])
+            admin = {"Authorization": f"Bearer {ADMIN}"}
+            told = await up.client.delete("/admin/decisions", params={"sample_id": gone[0]}, headers=admin)
+            assert told.json() == {"deleted": 1}
+            after = b"".join(file.read_bytes() for file in folder.iterdir())
+            return before, after, (folder / f"{path.name}-wal").stat().st_size
+
+    before, after, journal = asyncio.run(work())
+    assert all(name.encode() in before for name in gone)
+    assert [name for name in gone if name.encode() in after] == []
+    assert names[1].encode() in after
+    assert journal > 4096 * JOURNAL_PAGES, "it has its full size again"
+
+
+def test_a_reader_that_prevents_erasing_is_noticed_and_it_is_done_later(tmp_path):
+    log = DecisionLog(LogSettings(path=tmp_path / "log.sqlite"))
+    log._connection.execute("PRAGMA busy_timeout=1")
+
+    async def work():
+        await log.write(lambda c: put_state(c, "before", 1))
+        with closing(sqlite3.connect(log.path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM state").fetchall()
+            await log.write(lambda c: put_state(c, "after", 1), erase=True)
+            noticed = log.unerased
+        await Retention(log, 0.0).run()
+        return noticed, log.unerased
+
+    try:
+        assert asyncio.run(work()) == (True, False)
+    finally:
+        log.close()
+
+
+def test_the_log_is_for_its_owner_only(tmp_path):
+    path = tmp_path / "made" / "log.sqlite"
+    was = os.umask(0o022)
+    try:
+        log = DecisionLog(LogSettings(path=path))
+        modes = {file.name: file.stat().st_mode & 0o777 for file in (path.parent, *path.parent.iterdir())}
+        log.close()
+        assert modes.pop("made") == 0o700
+        assert set(modes) == {f"log.sqlite{end}" for end in ("", "-wal", "-shm", ".lock")}
+        assert set(modes.values()) == {0o600}
+        for mode, then in ((0o644, 0o600), (0o640, 0o640)):  # as earlier versions made it; as an operator wants it
+            path.chmod(mode)
+            DecisionLog(LogSettings(path=path)).close()
+            assert path.stat().st_mode & 0o777 == then
+    finally:
+        os.umask(was)
+
+
+def test_another_name_of_the_file_is_no_way_around_the_lock(tmp_path):
+    path = tmp_path / "log.sqlite"
+    log = DecisionLog(LogSettings(path=path))
+    try:
+        (tmp_path / "link.sqlite").symlink_to(path)
+        (tmp_path / "folder").symlink_to(tmp_path)
+        for name in ("link.sqlite", "folder/log.sqlite", "folder/link.sqlite"):
+            with pytest.raises(SettingError, match="another coordinator writes this decision log"):
+                DecisionLog(LogSettings(path=tmp_path / name))
+        (tmp_path / "hard.sqlite").hardlink_to(path)
+        with pytest.raises(SettingError, match="hard links"):
+            DecisionLog(LogSettings(path=tmp_path / "hard.sqlite"))
+    finally:
+        log.close()
+
+
+@pytest.fixture
+def dated(tmp_path):
+    """A log of decisions made at given times, in days."""
+    connection = connect(str(tmp_path / "dated.sqlite"))
+    migrate(connection, "dated")
+
+    def fill(*days):
+        for number, day in enumerate(days):
+            connection.execute(
+                "INSERT INTO decisions (seq, sample_id, request_id, time, threshold, probability, route, label, "
+                "weak_prediction, router, bytes, latency) VALUES (?, 'x', 'r', ?, 0, 1, 'round1', 0, 0, 'x', 0, 0)",
+                (number, day * DAY),
+            )
+        return connection
+
+    yield fill
+    connection.close()
+
+
+def left(connection):
+    return [seq for (seq,) in connection.execute("SELECT seq FROM decisions ORDER BY seq")]
+
+
+def test_a_clock_that_jumps_forward_deletes_nothing_for_a_day(dated, caplog):
+    connection = dated(1000, 1050, 1099)
+    assert check_clock(connection, 1100 * DAY, 0.0, 90.0) == 0
+    assert check_clock(connection, 1100 * DAY + 600, 600.0, 90.0) == 0
+    held = check_clock(connection, 5000 * DAY, 600.0, 90.0)  # ten minutes later it is ten years later
+    assert held == DAY
+    assert "the clock has moved by +3899.99 days" in caplog.text
+    (entry,) = connection.execute("SELECT who, action FROM audit").fetchall()
+    assert entry == ("retention", "clock moved")
+    assert check_clock(connection, 5000 * DAY + 600, 600.0, 90.0) == DAY - 600
+    assert check_clock(connection, 1100 * DAY + 1800, 600.0, 90.0) == DAY, "it was corrected: a jump as well"
+    assert check_clock(connection, 1101 * DAY + 1800, DAY, 90.0) == 0, "a day later it deletes again"
+    assert delete_old(connection, 1101 * DAY, 90.0) == 1
+    assert left(connection) == [1, 2]
+
+
+def test_a_jump_while_it_was_stopped_is_noticed_and_an_ordinary_stop_is_none(dated):
+    connection = dated(1000, 1050, 1099)
+    assert check_clock(connection, 2000 * DAY, 0.0, 90.0) == DAY, "against the newest decision of an older log"
+    assert check_clock(connection, 2000.9 * DAY, 0.0, 90.0) == DAY, "stopped for most of a day, which does not count"
+    assert check_clock(connection, 2001.9 * DAY, DAY, 90.0) == 0
+    assert check_clock(connection, 2008 * DAY, 0.0, 90.0) == 0, "a week off"
+
+
+def test_after_a_jump_the_service_deletes_nothing(fed, monkeypatch):
+    async def work():
+        async with running(fed) as up:
+            log = up.coordinator.log
+            await up.answers(IDS)
+            retention = Retention(log, 90.0)
+            await retention.run()
+            now = time.time()
+            monkeypatch.setattr("gainroute.federation.coordinator.decision_log.retention.time.time", lambda: now + 1e9)
+            await retention.run()
+            return count(log.path)
+
+    assert asyncio.run(work()) == N
+
+
+def test_decisions_dated_by_a_wrong_clock_go_with_those_around_them(dated):
+    # Old ones, with two of 2036 between them; a young one, one of 1970, a young one, and one more of 2036.
+    connection = dated(900, 901, 5000, 5001, 902, 999, 0, 1000, 5002)
+    assert delete_old(connection, 1000 * DAY, 90.0) == 5
+    assert left(connection) == [5, 6, 7, 8]
+    assert delete_old(connection, 1000 * DAY, 90.0) == 0
+    assert delete_old(connection, 1100 * DAY, 90.0) == 3
+    assert left(connection) == [8], "it goes with the next decision"
 
 
 def test_what_is_older_than_the_log_shall_remember_goes(fed, monkeypatch):

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.batching import Batcher
-from gainroute.federation.coordinator.decision_log.store import delete_before, put_state
+from gainroute.federation.coordinator.decision_log.retention import Retention
+from gainroute.federation.coordinator.decision_log.store import put_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import CoordinatorError, LogFailedError, NotFoundError
@@ -208,7 +209,7 @@ class Coordinator:
     # ---- health --------------------------------------------------------------------------------
 
     async def _check(self) -> None:
-        cleaned = 0.0
+        cleaned, retention = 0.0, Retention(self.log, self.settings.log.retention_days)
         while True:
             wrong = any(link.state != "ok" for link in self.parties.links.values()) or bool(self.log.error)
             seconds = self.settings.rounds.health_seconds
@@ -219,19 +220,8 @@ class Coordinator:
                     await self.log.write(lambda c: put_state(c, "probe", time.time()))
                 if time.monotonic() - cleaned > RETENTION_SECONDS:
                     cleaned = time.monotonic()
-                    await self._delete_old()
+                    await retention.run()
             except CoordinatorError as error:
                 log.warning("health check: %s", error)
             except Exception:
                 log.exception("a health check failed")
-
-    async def _delete_old(self) -> None:
-        """Delete decisions past retention, in chunks, so that answers are written in between."""
-        days = self.settings.log.retention_days
-        if not days:
-            return
-        moment, total = time.time() - 86400 * days, 0
-        while deleted := await self.log.write(lambda c: delete_before(c, moment)):
-            total += deleted
-        if total:
-            log.info("%d decisions older than %g days were deleted", total, days)

@@ -115,7 +115,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
             store.audit(connection, *_caller(request), "delete", what, {"deleted": deleted})
             return deleted
 
-        return json_response({"deleted": await coordinator.log.write(work)})
+        return json_response({"deleted": await coordinator.log.write(work, erase=True)})
 
     @routes.get("/audit", summary="The latest admin calls, newest first")
     async def audited(limit: int = 100) -> Response:

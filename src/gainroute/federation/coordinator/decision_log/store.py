@@ -23,12 +23,11 @@ from gainroute.federation.coordinator.decision_log.schema import COLUMNS, decisi
 from gainroute.federation.coordinator.errors import ConflictError, LogFailedError, NotFoundError
 
 __all__ = [
-    "audit", "delete_before", "delete_named", "get_state", "give_feedback", "latest", "one",
+    "audit", "delete_named", "get_state", "give_feedback", "latest", "one",
     "posterior", "pseudonym", "put_state", "read_audit", "reading", "summarise_feedback",
 ]  # fmt: skip
 
 Row = dict[str, Any]
-CHUNK = 5000
 MOST_LABELS = 10_000
 
 
@@ -83,17 +82,6 @@ def delete_named(connection: sqlite3.Connection, decision: str | None, sample: s
     """Delete one decision, or all decisions about a sample, with their feedback."""
     where, value = _named(decision, sample)
     return connection.execute(f"DELETE FROM decisions WHERE {where}", (value,)).rowcount  # noqa: S608 (our own texts)
-
-
-def delete_before(connection: sqlite3.Connection, moment: float) -> int:
-    """Delete some of the decisions older than a time, and what was asked before it; repeat until it returns 0."""
-    connection.execute(
-        "DELETE FROM asked WHERE number IN (SELECT number FROM asked WHERE time < ? LIMIT ?)", (moment, CHUNK)
-    )
-    return connection.execute(
-        "DELETE FROM decisions WHERE seq IN (SELECT seq FROM decisions WHERE seq < ? LIMIT ?)",
-        (int(moment * 1e6), CHUNK),
-    ).rowcount
 
 
 # ---- feedback -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -24,7 +25,7 @@ from typing import IO, Any, TypeVar
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.audit_chain import key_path, read_key
 from gainroute.federation.coordinator.decision_log.rows import columns_of, insert_rows
-from gainroute.federation.coordinator.decision_log.schema import BUSY_SECONDS, connect, migrate, prepare
+from gainroute.federation.coordinator.decision_log.schema import BUSY_SECONDS, connect, erase, migrate, prepare
 from gainroute.federation.coordinator.errors import LogFailedError
 from gainroute.federation.coordinator.outcome import Outcome
 from gainroute.federation.coordinator.settings import LogSettings
@@ -47,23 +48,25 @@ class _Job:
     done: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
     alone: bool  # in a transaction of its own: it may fail for reasons of its own
+    erase: bool = False  # what deleted rows leave behind, once it is committed
 
 
 class DecisionLog:
     """Writes decisions, feedback, audit trail and state."""
 
     def __init__(self, settings: LogSettings) -> None:
-        self.path = settings.path
+        self.path = settings.path.resolve()  # of a symbolic link, the file: it has one lock and one journal
         self.error = ""  # why the last write failed
+        self.unerased = False  # whether a reader kept what deleted rows left behind from being removed
         # Done in the transaction of every group of decisions, by the writer: state that must not fall behind them.
         self.alongside: Callable[[sqlite3.Connection], None] | None = None
         self._settings = settings
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._turn = threading.Lock()  # held while the connection is used
         self._asked: deque[tuple[Any, ...]] = deque(maxlen=MAX_ASKED)
-        self._lock = _lock(settings.path)
+        self._lock = _lock(self.path)
         try:
-            self._key = read_key(key_path(settings.path), create=True)
+            self._key = read_key(key_path(self.path), create=True)
             self._connection = self._open()
             (last,) = self._connection.execute("SELECT max(seq) FROM decisions").fetchone()
         except sqlite3.Error as error:
@@ -127,12 +130,13 @@ class DecisionLog:
         """Write what was noted even if no decisions follow."""
         self._submit(lambda _: None, alone=False).add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, work: Callable[[sqlite3.Connection], T], *, erase: bool = False) -> T:
         """Do `work` in a transaction of its own; returns once it is on disk, or raises `LogFailedError`.
 
-        An exception of `work` itself is passed on, and nothing is written.
+        An exception of `work` itself is passed on, and nothing is written. With `erase`, what deleted rows leave behind
+        in the files is removed afterwards.
         """
-        result: T = await self._submit(work, alone=True)
+        result: T = await self._submit(work, alone=True, erase=erase)
         return result
 
     def close(self) -> None:
@@ -142,9 +146,9 @@ class DecisionLog:
         self._connection.close()
         self._lock.close()
 
-    def _submit(self, work: Work, *, alone: bool, here: bool = False) -> asyncio.Future[Any]:
+    def _submit(self, work: Work, *, alone: bool, here: bool = False, erase: bool = False) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
-        job = _Job(work, loop.create_future(), loop, alone)
+        job = _Job(work, loop.create_future(), loop, alone, erase)
         if not (here and self._write_here(job)):
             self._jobs.put(job)
         return job.done
@@ -218,7 +222,16 @@ class DecisionLog:
         if self.error:
             log.warning("the decision log can be written again")
         self.error = ""
+        if group and group[0].erase:
+            self._erase()
         return results
+
+    def _erase(self) -> None:
+        try:
+            self.unerased = not erase(self._connection, str(self.path))
+        except sqlite3.Error as error:
+            self.unerased = True
+            log.warning("what deleted decisions left behind could not be removed yet: %s", error)
 
     def _undo(self) -> None:
         try:
@@ -265,8 +278,13 @@ def _settle(jobs: list[tuple[_Job, Any]]) -> None:
 def _lock(path: Path) -> IO[bytes]:
     """Lock the log for this process; the lock ends with the process, however it ends."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(path.name + ".lock").open("wb")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_nlink > 1:
+            raise SettingError(
+                f"{path}: the file has other names (hard links), each with a lock of its own; remove them"
+            )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        file = os.fdopen(os.open(path.with_name(path.name + ".lock"), flags, 0o600), "wb")
     except OSError as error:
         raise SettingError(f"{path}: {error.strerror}; log.path must be in a writable folder") from None
     try:
