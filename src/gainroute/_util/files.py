@@ -7,19 +7,36 @@ import io
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from gainroute.errors import DataError, StorageError
 
 __all__ = [
-    "FileState", "file_state", "kept_secret", "plain", "writable_folder", "write_bytes", "write_json", "write_npz",
+    "FileState", "file_state", "kept_secret", "open_regular", "plain", "writable_folder", "write_bytes", "write_json",
+    "write_npz",
 ]  # fmt: skip
 
 FileState = tuple[tuple[int, int, int] | None, ...]
+
+
+def open_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> IO[bytes]:
+    """Open a regular file for reading; raises OSError for a pipe, a device or a folder, and beyond `max_bytes`.
+
+    Opening a pipe would otherwise wait for someone who writes.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and (max_bytes is None or found.st_size <= max_bytes):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    raise OSError(errno.EFBIG, f"it has {found.st_size} bytes, {max_bytes} are allowed", os.fspath(path))
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = False) -> None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from gainroute._util.files import open_regular
 from gainroute.errors import DataError
 
 __all__ = ["hash_contents", "hash_named_files", "hash_text"]
@@ -26,7 +27,7 @@ def hash_contents(*paths: Path) -> str:
     whole = hashlib.sha256()
     try:
         for path in paths:
-            with path.open("rb") as stream:
+            with open_regular(path) as stream:
                 while block := stream.read(1 << 20):
                     whole.update(block)
     except OSError as error:

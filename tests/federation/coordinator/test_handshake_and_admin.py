@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import numpy as np
 import pytest
@@ -187,11 +188,13 @@ def test_a_threshold_is_taken_live_and_kept(fed):
         ("budget", {"budget": 1.5}, 400),
         ("budget", {"budget": "0.5"}, 400),
         ("budget", {"budget": True}, 400),
+        ("budget", {"budget": 10**400}, 400),
         ("budget", {}, 400),
         ("budget", {"budget": 0.1, "more": 1}, 400),
         ("budget", [0.1], 400),
         ("threshold", {"threshold": None}, 400),
         ("threshold", {"threshold": "nan"}, 400),
+        ("threshold", {"threshold": -(10**400)}, 400),
         ("router", {}, 400),
         ("router", {"artifact": 3}, 400),
         ("router", {"artifact": "x", "rollback": True}, 400),
@@ -210,6 +213,77 @@ def test_what_an_admin_cannot_mean_changes_nothing(fed, path, body, status):
     assert response.status_code == status, response.text
     assert response.json()["error"]
     assert kind == "artifact"
+
+
+@pytest.fixture
+def around(tmp_path):
+    """A federation in a folder of its own, beside files that admin calls may not name."""
+    (home := tmp_path / "home").mkdir()
+    fed = federation(home)
+    (tmp_path / "two.safetensors").write_bytes(fed.artifacts["two"].read_bytes())
+    (home / "out.safetensors").symlink_to(tmp_path / "two.safetensors")
+    (home / "in.safetensors").symlink_to("two.safetensors")
+    (home / "loop").symlink_to("loop")
+    (home / "device").symlink_to("/dev/zero")
+    os.mkfifo(home / "pipe")
+    with (home / "sparse").open("wb") as file:
+        file.truncate(2**40)
+    (home / "run" / "server").mkdir(parents=True)
+    os.mkfifo(home / "run" / "server" / "head.safetensors")
+    return fed
+
+
+OUTSIDE = {
+    "../two.safetensors": "is outside",
+    "x/../../two.safetensors": "is outside",
+    "/etc/passwd": "is outside",
+    "out.safetensors": "is outside",
+    "device": "is outside",
+    "loop": "cannot be read",
+    "pipe": "it is not a regular file",
+    ".": "it is not a regular file",
+    "": "it is not a regular file",
+    "sparse": "it has 1099511627776 bytes, 1073741824 are allowed",
+    "a\0b": "is not the name of a file",
+    "x" * 5000: "cannot be read",
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_admin_calls_name_regular_files_in_one_folder_and_never_block(around, name):
+    async def work():
+        async with running(around) as up:
+            two = "two.safetensors"
+            told = [
+                await up.admin("router", {"artifact": name}),
+                await up.admin("shadow", {"artifact": name}),
+                await up.admin("router", {"artifact": two, "fusion": {"strong": name}}),
+            ]
+            return told, await up.admin("budget", {"budget": 0.1})
+
+    told, after = asyncio.run(asyncio.wait_for(work(), 30))
+    for response in told:
+        assert response.status_code == 400, response.text
+        assert OUTSIDE[name] in response.json()["error"] or "loop" in name, response.text
+    assert after.status_code == 200
+
+
+def test_the_files_of_a_run_are_checked_too_and_a_link_inside_the_folder_is_fine(around):
+    async def work():
+        async with running(around) as up:
+            blocked = await up.admin("router", {"artifact": "two.safetensors", "fusion": {"run": "run/server"}})
+            outside = await up.admin("router", {"artifact": "two.safetensors", "fusion": {"run": ".."}})
+            linked = await up.admin("router", {"artifact": "in.safetensors", "fusion": {"run": "two"}})
+        beside = around.having(router={"folder": around.folder.parent})
+        async with running(beside) as up:
+            allowed = await up.admin("router", {"artifact": "two.safetensors", "fusion": {"run": "two"}})
+            return blocked, outside, linked, allowed
+
+    blocked, outside, linked, allowed = asyncio.run(asyncio.wait_for(work(), 30))
+    assert (blocked.status_code, outside.status_code) == (400, 400)
+    assert "not a regular file" in blocked.text
+    assert linked.status_code == 200, linked.text
+    assert allowed.status_code == 200, allowed.text
 
 
 # ---- another router -------------------------------------------------------------------------------------

@@ -104,9 +104,12 @@ class RouterSettings:
 
     artifact: Path
     budget: float | None = None
+    folder: Path | None = None  # admin calls name files in it, and no others; by default that of the artifact
+    max_file_bytes: int = 2**30  # largest file that an admin call may name
 
     def __post_init__(self) -> None:
         _share(self.budget, "router: budget", "0.2")
+        _at_least(self.max_file_bytes, 1, "router: max_file_bytes", "1073741824 is a good choice")
 
 
 @dataclass(frozen=True, kw_only=True)

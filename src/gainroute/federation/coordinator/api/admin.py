@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import math
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 from gainroute.federation.coordinator.api.http import json_response, read_object
 from gainroute.federation.coordinator.api.status import operating_json
+from gainroute.federation.coordinator.artifact_folder import ArtifactFolder
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log import store
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import BadRequestError, ConflictError
-from gainroute.federation.coordinator.settings import FusionSettings
 
 __all__ = ["admin_routes"]
 
@@ -26,7 +26,7 @@ LIMIT = 16384
 def admin_routes(coordinator: Coordinator) -> APIRouter:
     """Endpoints that need an admin token."""
     routes = APIRouter(prefix="/admin", tags=["admin"])
-    home = coordinator.settings.router.artifact.parent
+    folder = ArtifactFolder(coordinator.settings.router)
 
     def now(deployment: Deployment) -> Response:
         point = operating_json(deployment)
@@ -57,8 +57,10 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         if body == {"rollback": True}:
             deployment = await coordinator.operator.rollback(*_caller(request))
         elif isinstance(artifact, str) and "rollback" not in body:
-            fusion = _fusion(body.get("fusion"), home)
-            deployment = await coordinator.operator.switch(home / artifact, fusion, *_caller(request))
+            given = _fusion(body.get("fusion"))
+            path = await asyncio.to_thread(folder.file, artifact)
+            fusion = None if given is None else await asyncio.to_thread(folder.fusion, given)
+            deployment = await coordinator.operator.switch(path, fusion, *_caller(request))
         else:
             raise BadRequestError('either {"artifact": "<path>", "fusion": {…}?} or {"rollback": true} is needed')
         await coordinator.monitor.refresh()  # restores the protection of that router
@@ -86,7 +88,8 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
             if body == {"drop": True}:
                 await monitor.shadow.drop(*_caller(request))
             elif isinstance(body.get("artifact"), str) and len(body) == 1:
-                await monitor.shadow.load(home / body["artifact"], *_caller(request))
+                path = await asyncio.to_thread(folder.file, body["artifact"])
+                await monitor.shadow.load(path, *_caller(request))
             else:
                 raise BadRequestError('one of {"artifact": "<path>"}, {"swap": true} and {"drop": true} is needed')
         return json_response({"shadow": monitor.shadow.status()})
@@ -132,21 +135,22 @@ def _caller(request: Request) -> tuple[str, str]:
 
 
 def _number(value: Any, name: str, remedy: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:  # noqa: PLR0124 (NaN)
-        raise BadRequestError(f"{name} is {str(value)[:60]!r}; a number is needed, {remedy}")
-    return float(value)
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+            return float(value)
+    except OverflowError:  # a whole number beyond the largest float
+        pass
+    raise BadRequestError(f"{name} is {str(value)[:60]!r}; a number is needed, {remedy}")
 
 
-def _fusion(given: Any, home: Path) -> FusionSettings | None:
-    if given is None:
-        return None
+def _fusion(given: Any) -> dict[str, str] | None:
     # Not a factory: a token must not suffice to import arbitrary code.
-    if not isinstance(given, dict) or len(given) != 1 or not set(given) <= {"run", "strong"}:
+    if given is not None and not (
+        isinstance(given, dict) and len(given) == 1 and set(given) <= {"run", "strong"}
+        and all(isinstance(path, str) for path in given.values())
+    ):  # fmt: skip
         raise BadRequestError('"fusion" must be {"run": "<server folder>"} or {"strong": "<file>"}')
-    ((kind, path),) = given.items()
-    if not isinstance(path, str):
-        raise BadRequestError(f'"fusion": {kind} must be a path')
-    return FusionSettings(run=home / path) if kind == "run" else FusionSettings(strong=home / path)
+    return given
 
 
 def _body(example: dict[str, Any]) -> dict[str, Any]:
