@@ -120,7 +120,7 @@ def coordinator_config(
     rows = "".join(f'[[party]]\nname = "{n}"\naddress = "{a}"\n' for n, a in zip(NAMES, addresses, strict=True))
     path = files.ca.parent / "coordinator.toml"
     path.write_text(
-        f'[server]\nport = 0\n[router]\nartifact = "{router}"\n'
+        f'[server]\nport = 0\nwithout_tokens = true\n[router]\nartifact = "{router}"\n'
         f'[fusion]\nfactory = "benchmarks.serving_models:{fusion}"\n{rows}{_tls(files)}'
         f"[rounds]\none_seconds = {ANSWER_SECONDS}\ntwo_seconds = {ANSWER_SECONDS}\n"
         f'[log]\npath = "decisions.sqlite"\nposteriors = true\n[tokens.admin]\nbench = "{hash_token(ADMIN)}"\n{more}'

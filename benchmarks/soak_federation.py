@@ -212,6 +212,7 @@ def _coordinator_settings(port: int, parties: dict[str, int], artifact: Path) ->
 [server]
 host = "{HOST}"
 port = {port}
+without_tokens = true
 model = "{MODEL_NAME}"
 [router]
 artifact = {json.dumps(str(artifact))}

@@ -40,8 +40,7 @@ def test_it_answers_tells_of_a_dead_party_and_leaves_nothing_behind(run, tmp_pat
 
         page = httpx.get(f"{served.url}/")
         assert "'unsafe-inline'" not in page.headers["content-security-policy"]
-        assert page.headers["cache-control"] == "no-store", "the page holds a token"
-        assert told["admin_token"] in page.text, "on loopback the slider needs no typing"
+        assert told["admin_token"] not in page.text, "any local user can fetch the page"
         assert httpx.get(f"{served.url}/dashboard/app.js").status_code == 200
         assert httpx.get(f"{served.url}/dashboard/__init__.py").status_code == 404
         change = {"json": {"budget": 0.1}, "headers": {"Authorization": f"Bearer {told['admin_token']}"}}

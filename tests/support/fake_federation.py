@@ -23,6 +23,7 @@ from gainroute.federation.coordinator.settings import (
     PartyEndpoint,
     RoundSettings,
     RouterSettings,
+    ServerSettings,
     TokenSettings,
 )
 from gainroute.federation.coordinator.strong_source import StrongSource, from_function
@@ -181,6 +182,7 @@ def federation(folder: Path, budget: float = 0.3, classes: tuple[str, ...] = CLA
         gr.save(router, artifacts[name], provenance=gr.Provenance(models, "float32"))
         fusions[name] = from_function(fuse_for(number + 1.0), name)
     settings = CoordinatorSettings(
+        server=ServerSettings(without_tokens=True),
         router=RouterSettings(artifact=artifacts["one"]),
         fusion=FusionSettings(factory="made:one"),
         party=tuple(PartyEndpoint(name=name, address=f"{name}:1") for name in NAMES),

@@ -13,17 +13,15 @@ from waiting import until
 
 from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.coordinator import Coordinator
-from gainroute.federation.coordinator.dashboard import ADMIN_TOKEN
 
 
 class Served:
     """Between `with` and its end, at `url`."""
 
-    def __init__(self, fed, monkeypatch):
+    def __init__(self, fed):
         self.fed = fed
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        monkeypatch.setenv(ADMIN_TOKEN, ADMIN)  # the page has it, as with `gainroute up`
 
     async def _serve(self):
         coordinator = Coordinator(self.fed.settings, self.fed.parties, load_strong=self.fed.load_strong)
@@ -33,6 +31,7 @@ class Served:
         await until(lambda: self.server.started or serving.done(), 60)
         if self.server.started:
             self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+            self.dashboard = f"{self.url}/#admin={ADMIN}"  # as `gainroute up` prints it
             self._ready.set()
         await serving
 

@@ -47,6 +47,7 @@ class Up:
         assert line, self.errors.read_text()
         self.told = json.loads(line)
         self.url = self.told["url"]
+        self.dashboard = f"{self.url}/#admin={self.told['admin_token']}"  # as it is printed without --json
 
     def ask(self, ids):
         body = {"inputs": [{"name": "id", "shape": [len(ids)], "datatype": "BYTES", "data": ids}]}

@@ -67,7 +67,10 @@ def up(
 
 def _welcome(run: Path, federation: LocalFederation) -> None:
     ids = federation.example_ids[:2]
-    typer.echo(f"\n{run} is served. Open the dashboard:\n\n    {federation.url}/\n")
+    typer.echo(
+        f"\n{run} is served. Open the dashboard; with this link you can change the budget, so keep it private:\n"
+    )
+    typer.echo(f"    {federation.dashboard}\n")
     for party in federation.parties:
         typer.echo(f"    party {party.name}: {party.address}, pid {party.pid}")
     if len(ids) == 2:

@@ -58,7 +58,12 @@ class LocalFederation:
     model: str  # that requests ask for
     example_ids: tuple[str, ...]  # samples to try, all of which every party has
     parties: tuple[LocalParty, ...]  # in the order of training
-    admin_token: str  # valid until the federation stops; the dashboard has it
+    admin_token: str  # valid until the federation stops
+
+    @property
+    def dashboard(self) -> str:
+        """Address of the dashboard with the admin token, which the browser does not send: for the user's eyes only."""
+        return f"{self.url}/#admin={self.admin_token}"
 
 
 @dataclass(frozen=True)
@@ -187,7 +192,8 @@ def _write_coordinator(plan: _Plan, authority: Authority, parties: Sequence[Loca
     from gainroute.federation.pki.certificates import Identity
 
     home = plan.folder / "coordinator"
-    server = {"host": HOST, "port": plan.port, "model": MODEL, "drain_seconds": float(DRAIN_SECONDS)}
+    server = {"host": HOST, "port": plan.port, "model": MODEL, "drain_seconds": float(DRAIN_SECONDS),
+              "without_tokens": True}  # fmt: skip
     return _write_settings(
         home / "coordinator.toml",
         authority.issue(Identity("coordinator", NAME), home, days=30),
@@ -231,7 +237,6 @@ async def _run(plan: _Plan, ready: Callable[[LocalFederation], None], say: Calla
 
 
 async def _start(plan: _Plan, children: list[ChildProcess], say: Callable[[str], None]) -> LocalFederation:
-    from gainroute.federation.coordinator.dashboard import ADMIN_TOKEN
     from gainroute.federation.coordinator.tokens import new_token
     from gainroute.federation.pki.authority import Authority
 
@@ -244,7 +249,7 @@ async def _start(plan: _Plan, children: list[ChildProcess], say: Callable[[str],
     parties = tuple(LocalParty(line["name"], line["pid"], line["address"]) for line in started)
     token = new_token()
     config = _write_coordinator(plan, authority, parties, token)
-    coordinator = await ChildProcess.start("coordinator", "the coordinator", config, **{ADMIN_TOKEN: token})
+    coordinator = await ChildProcess.start("coordinator", "the coordinator", config)
     children.append(coordinator)
     url = (await coordinator.ready())["url"]
     return LocalFederation(url, MODEL, plan.examples, parties, token)

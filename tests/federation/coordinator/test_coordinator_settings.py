@@ -27,7 +27,8 @@ HASH = hash_token("x")
 
 
 def parse_settings(text, folder, environment=None):
-    return parse(CoordinatorSettings, text, folder=folder, prefix=PREFIX, environment=environment or {})
+    given = {"GAINROUTE_COORDINATOR_SERVER_WITHOUT_TOKENS": "true"} | (environment or {})
+    return parse(CoordinatorSettings, text, folder=folder, prefix=PREFIX, environment=given)
 
 
 def test_the_example_is_valid_and_paths_are_relative_to_it():
@@ -114,6 +115,22 @@ def test_defaults_and_the_environment_over_the_file():
 def test_what_cannot_be_meant_is_an_error_with_a_remedy(text, told):
     with pytest.raises(SettingError, match=told):
         parse_settings(f"{text}\n{SMALL}" if text.startswith("server") else SMALL + text, Path())
+
+
+def test_a_coordinator_without_tokens_says_so_in_its_settings():
+    with pytest.raises(SettingError, match=r"add \[tokens.client\] .* or set server.without_tokens = true"):
+        parse_settings(SMALL, Path(), {"GAINROUTE_COORDINATOR_SERVER_WITHOUT_TOKENS": "false"})
+    assert parse_settings(SMALL + "[server]\nwithout_tokens = true", Path()).open_access
+    assert not parse_settings(SMALL + f"[tokens.client]\nshop = '{HASH}'", Path()).open_access
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["max_header_bytes = 10", "max_headers = 1", "max_connections = 0", "header_seconds = 0"],
+)
+def test_limits_that_would_refuse_every_client_are_refused(text):
+    with pytest.raises(SettingError, match=text.partition(" ")[0]):
+        parse_settings(f"{SMALL}[server]\n{text}", Path())
 
 
 def test_a_token_in_the_clear_is_not_repeated():

@@ -102,6 +102,7 @@ BAD = {
     "bytes after JSON": ({"content": json.dumps({"inputs": [tensor()]}) + "x", "headers": {HEADER: "10"}}, "not JSON"),
     "header too long": ({"content": b"{}", "headers": {HEADER: "3"}}, "a number of bytes up to 2"),
     "header no number": ({"content": b"{}", "headers": {HEADER: "-1"}}, "a number of bytes up to 2"),
+    "header of 5,000 digits": ({"content": b"{}", "headers": {HEADER: "9" * 5000}}, "a number of bytes up to 2"),
     "binary size": (binary(packed(b"s0", b"s1"), size=3), "12 bytes follow"),
     "binary too short": (binary(packed(b"s0")), "the bytes end before id 1"),
     "binary too long": (binary(packed(b"s0", b"s1", b"s2")), "6 bytes follow the last id"),
@@ -117,6 +118,20 @@ def test_what_is_no_request_is_a_400_that_says_why(door, what):
     assert response.status_code == 400, response.text
     assert response.json()["code"] == "bad_request"
     assert told in response.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://["}, 403),
+        ({"Host": "["}, 403),
+        ({"Host": "127.0.0.1:x]"}, 403),
+        ({"Authorization": "Basic é".encode("latin-1")}, 200),  # no token, as with any other scheme that is not known
+        ({"Content-Length": "9" * 5000}, 200),  # what the body has counts; the server checks the header itself
+    ],
+)
+def test_malformed_headers_are_not_an_internal_error(door, headers, status):
+    assert door("POST", INFER, json={"inputs": [tensor()]}, headers=headers).status_code == status
 
 
 def test_a_million_ids_and_a_body_too_large_are_refused_before_they_are_looked_at(door):
@@ -285,9 +300,11 @@ def test_on_loopback_without_tokens_foreign_pages_and_names_stay_out(fed):
             renamed = await up.client.post(INFER, json=body, headers={"Host": "evil.example"})
             own = await up.client.post(INFER, json=body, headers={"Origin": "http://127.0.0.1"})
             admin = await up.client.post("/admin/budget", json={"budget": 1})
-            return [r.status_code for r in (foreign, renamed, own, admin)]
+            added = ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
+            proxied = [await up.client.post(INFER, json=body, headers={name: "203.0.113.7"}) for name in added]
+            return [r.status_code for r in (foreign, renamed, own, admin, *proxied)]
 
-    assert asyncio.run(work()) == [403, 403, 200, 403]
+    assert asyncio.run(work()) == [403, 403, 200, 403] + [403] * 5
 
 
 def test_tokens_are_known_by_their_hashes_and_a_slow_hash_is_computed_until_its_token_was_seen(monkeypatch):

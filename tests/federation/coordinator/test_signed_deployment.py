@@ -136,7 +136,8 @@ def test_heads_and_the_order_of_the_parties_are_checked(tmp_path, key, alone):
 
 def test_signers_are_settings_relative_to_the_file_or_from_the_environment(tmp_path, key):
     file = tmp_path / "coordinator.toml"
-    base = '[router]\nartifact = "r"\n[fusion]\nrun = "s"\n[[party]]\nname = "a"\naddress = "a:1"\n'
+    server = "[server]\nwithout_tokens = true\n"
+    base = f'{server}[router]\nartifact = "r"\n[fusion]\nrun = "s"\n[[party]]\nname = "a"\naddress = "a:1"\n'
     file.write_text(f'{base}[trust]\nsigners = ["signer.pub", "{(tmp_path / "signer.pub").read_text().strip()}"]\n')
     trust = load_coordinator_settings(file, {}).trust
     assert trust is not None

@@ -66,7 +66,7 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
     )
     for routes in (triton_routes, inference_routes, feedback_routes, status_routes, formation_routes, admin_routes):
         app.include_router(routes(coordinator))
-    app.include_router(dashboard_routes(coordinator.settings))
+    app.include_router(dashboard_routes())
 
     @app.get("/metrics", tags=["metrics"], summary="Metrics for Prometheus")
     async def metrics() -> Response:

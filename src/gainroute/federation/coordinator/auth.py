@@ -7,12 +7,11 @@ import logging
 import re
 import time
 import uuid
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gainroute._util.allowance import Allowance
-from gainroute.federation.coordinator.api.http import error_response
+from gainroute.federation.coordinator.api.http import error_response, network_location
 from gainroute.federation.coordinator.errors import (
     CoordinatorError,
     ForbiddenError,
@@ -40,6 +39,8 @@ DOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 ELSEWHERE = ("client", "view", "admin")
 MOST_HASHED = 64  # requests that wait for a slow hash at once
+# Headers that proxies add.
+FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
 
 
 class AuthMiddleware:
@@ -97,7 +98,7 @@ class AuthMiddleware:
             return None
         host = headers.get(b"host", "")
         origin = headers.get(b"origin")
-        if origin is not None and scope["method"] not in ("GET", "HEAD") and urlsplit(origin).netloc != host:
+        if origin is not None and scope["method"] not in ("GET", "HEAD") and network_location(origin).netloc != host:
             raise ForbiddenError(f"a page from {origin[:100]!r} may not send this; only the coordinator's own may")
         for_admins = path == ADMIN or path.startswith(f"{ADMIN}/")
         token = bearer(headers.get(b"authorization"), basic=not for_admins)
@@ -117,8 +118,13 @@ class AuthMiddleware:
             raise UnauthorizedError("an admin token is needed here: Authorization: Bearer <token>")
         if self._open and token is None:
             # DNS rebinding: a foreign page can point its own name at 127.0.0.1, but cannot change the Host header.
-            if not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            if not is_loopback(network_location(f"//{host}").hostname or ""):
                 raise ForbiddenError(f"Host is {host[:100]!r}; without tokens, only 127.0.0.1 and localhost are served")
+            if not FORWARDED.isdisjoint(headers):
+                raise ForbiddenError(
+                    "the request came through a proxy; without tokens only requests of this machine are answered: add "
+                    "[tokens.client] to the settings"
+                )
             return LOCAL
         raise UnauthorizedError(
             "a token is needed: Authorization: Bearer <token>" if token is None else "the token is not valid"

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic_core import to_json
 
+from gainroute.federation.coordinator.api.http import as_size
 from gainroute.federation.coordinator.errors import BadRequestError, TooLargeError
 
 __all__ = ["HEADER", "OUTPUTS", "InferRequest", "Tensor", "model_metadata", "parse_request", "write_response"]
@@ -87,11 +88,12 @@ def parse_request(body: bytes, header: str | None, max_ids: int) -> InferRequest
 def _split(body: bytes, header: str | None) -> tuple[bytes, bytes]:
     if header is None:
         return body, b""
-    if not (header.isascii() and header.isdigit()) or int(header) > len(body):
+    size = as_size(header)
+    if size is None or size > len(body):
         raise BadRequestError(
             f"{HEADER} is {header[:40]!r}; a number of bytes up to {len(body)}, the body's, is needed"
         )
-    return body[: int(header)], body[int(header) :]
+    return body[:size], body[size:]
 
 
 def _ids(tensor: Any, raw: bytes, max_ids: int) -> list[str]:

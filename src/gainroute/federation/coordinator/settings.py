@@ -69,6 +69,8 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8080  # 0 takes a free one
     model: str = "gainroute"  # its name in URLs: /v2/models/{model}/infer
+    # On loopback: clients need no token. Everyone on this machine may ask, and everyone whom a proxy on it lets in.
+    without_tokens: bool = False
     certificate: Path | None = None  # PEM files for TLS; both or neither
     key: Path | None = None
     max_body_bytes: int = 4 * 2**20  # larger requests are refused before they are parsed
@@ -92,10 +94,9 @@ class ServerSettings:
             raise SettingError(f"server: model is {self.model!r}; a name without '/' is needed, such as 'gainroute'")
         _at_least(self.max_body_bytes, 1024, "server: max_body_bytes", "4194304 is a good choice")
         for name, low in (("max_header_bytes", 1024), ("max_url_bytes", 256), ("max_headers", 16),
-                          ("max_connections", 1), ("max_connections_per_address", 1)):  # fmt: skip
+                          ("max_connections", 1), ("max_connections_per_address", 1), ("header_seconds", 0.01),
+                          ("body_seconds", 0.01), ("idle_seconds", 0.01)):  # fmt: skip
             _at_least(getattr(self, name), low, f"server: {name}", "leave it out for the default")
-        for name in ("header_seconds", "body_seconds", "idle_seconds"):
-            _at_least(getattr(self, name), 0.01, f"server: {name}", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,9 +392,13 @@ class CoordinatorSettings:
         if len(set(names)) != len(names):
             raise SettingError(f"party: the names {names} repeat; each party is listed once")
         if not (self.tokens.client or self.tokens.infer or self.tokens.file or self.open_access):
+            remedy = "add [tokens.client] (gainroute coordinator --new-token draws one), or"
+            if not is_loopback(self.server.host):
+                found = f"there are none for clients, and host {self.server.host!r} is reachable by others"
+                raise SettingError(f"tokens: {found}; {remedy} bind to 127.0.0.1")
             raise SettingError(
-                f"tokens: there are none for clients, and host {self.server.host!r} is reachable by others; add "
-                "[tokens.client] (gainroute coordinator --new-token draws one), or bind to 127.0.0.1"
+                f"tokens: there are none for clients; {remedy} set server.without_tokens = true to answer everyone on "
+                "this machine, and everyone whom a proxy on it lets in"
             )
 
     @property
@@ -404,6 +409,6 @@ class CoordinatorSettings:
 
     @property
     def open_access(self) -> bool:
-        """Whether clients need no token: the server is reachable from this machine only, and none is configured."""
+        """Whether clients need no token: the settings say so, and none is configured."""
         given = [getattr(self.tokens, name) for name in ("file", *ROLES) if name != "admin"]
-        return is_loopback(self.server.host) and not any(given)
+        return self.server.without_tokens and is_loopback(self.server.host) and not any(given)

@@ -8,7 +8,6 @@ A hash may be followed by ``until <date>``; a holder that changes its token has 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import math
@@ -88,7 +87,7 @@ def bearer(header: str | None, *, basic: bool = False) -> str | None:
     if basic and scheme.lower() == "basic":
         try:
             return base64.b64decode(rest, validate=True).decode().partition(":")[2] or None
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # not base64, not ASCII, or not UTF-8
             return None
     return None
 

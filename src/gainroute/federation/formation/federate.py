@@ -288,7 +288,9 @@ class Formation(FormationRun):
         tls, server = self.settings.tls, self.run_folder.server
         lines = [
             "# Serves this version to clients on this machine; deploy/coordinator.example.toml shows all settings.",
+            "[server]", "without_tokens = true",
             "[router]", f"artifact = {json.dumps(str(server.router.absolute()))}",
+            f"folder = {json.dumps(str(self.run_folder.path.absolute().parent))}  # of all versions",
             "[fusion]", f"run = {json.dumps(str(server.path.absolute()))}",
             "[federation]", f"out = {json.dumps(str(self.settings.out.absolute()))}",
             "[tls]", *(f"{name} = {json.dumps(str(getattr(tls, name)))}" for name in ("ca", "certificate", "key")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,9 +22,34 @@ from gainroute.federation.coordinator.errors import (
     UnsupportedError,
 )
 
-__all__ = ["error_response", "json_response", "read_body", "read_object"]
+__all__ = ["as_size", "error_response", "json_response", "network_location", "read_body", "read_object"]
 
 JSON = "application/json"
+
+
+def network_location(url: str) -> SplitResult:
+    """Split a URL from a header; a malformed one, such as ``http://[``, has neither host nor network location.
+
+    Examples
+    --------
+    >>> network_location("http://[").netloc, network_location("//[::1]:8080").hostname
+    ('', '::1')
+    """
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
+
+
+def as_size(text: str) -> int | None:
+    """The number of bytes that a header states; None if it is not a number of at most 18 digits.
+
+    Examples
+    --------
+    >>> as_size("12"), as_size("-1"), as_size("9" * 5000)
+    (12, None, None)
+    """
+    return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
@@ -32,8 +58,8 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     encoding = headers.get(b"content-encoding", "identity")
     if encoding != "identity":
         raise UnsupportedError(f"Content-Encoding is {encoding[:40]!r}; send the body uncompressed")
-    declared = headers.get(b"content-length", "")
-    if declared.isdigit() and int(declared) > limit:
+    declared = as_size(headers.get(b"content-length", ""))
+    if declared is not None and declared > limit:
         raise TooLargeError(f"the body has {declared} bytes; {limit} are allowed: split the request")
     chunks: list[bytes] = []
     size, more = 0, True

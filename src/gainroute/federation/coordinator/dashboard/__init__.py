@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-from html import escape
 from importlib import resources
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from gainroute.federation.coordinator.errors import NotFoundError
-from gainroute.federation.coordinator.settings import CoordinatorSettings
 
-__all__ = ["ADMIN_TOKEN", "dashboard_routes"]
+__all__ = ["dashboard_routes"]
 
-# `gainroute up` passes an admin token to the page in this variable: on loopback the slider works without typing.
-ADMIN_TOKEN = "GAINROUTE_DASHBOARD_ADMIN_TOKEN"  # noqa: S105 (the name of a variable)
-PLACE = '<meta name="admin-token" content="">'
 MEDIA = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -27,7 +22,7 @@ HEADERS = {
 }
 
 
-def dashboard_routes(settings: CoordinatorSettings) -> APIRouter:
+def dashboard_routes() -> APIRouter:
     """``/``, and the files of the page below ``/dashboard/``."""
     folder = resources.files(__name__)
     files = {
@@ -36,15 +31,11 @@ def dashboard_routes(settings: CoordinatorSettings) -> APIRouter:
         if (suffix := os.path.splitext(file.name)[1]) in MEDIA  # noqa: PTH122 (a package's file may have no path)
     }
     page = (folder / "index.html").read_text(encoding="utf-8")
-    token = os.environ.get(ADMIN_TOKEN, "") if settings.open_access else ""
-    if token:
-        page = page.replace(PLACE, f'<meta name="admin-token" content="{escape(token)}">')
-    private = HEADERS | {"Cache-Control": "no-store"} if token else HEADERS
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/")
     async def dashboard() -> Response:
-        return Response(page, media_type="text/html", headers=private)
+        return Response(page, media_type="text/html", headers=HEADERS)
 
     @routes.get("/dashboard/{name}")
     async def file(name: str) -> Response:

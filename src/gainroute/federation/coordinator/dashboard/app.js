@@ -17,7 +17,7 @@ const slider = $("budget");
 const watching = new Watching({ get, post, look, locked });
 
 const page = {
-  token: document.querySelector('meta[name="admin-token"]').content,
+  token: "",
   status: null,
   curve: null, // {points, samples, recommended}
   curveOf: "",
@@ -272,9 +272,19 @@ $("window").addEventListener("change", (event) => {
   page.seconds = Number(event.target.value);
   look();
 });
+// The link that `gainroute up` prints has the token behind "#", which browsers do not send; it does not stay in the history.
+function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("admin");
+  if (!given) return;
+  page.token = given;
+  history.replaceState(null, "", location.pathname + location.search);
+  $("token-box").hidden = true;
+}
+
 $("token-form").addEventListener("submit", (event) => event.preventDefault());
 $("token").addEventListener("input", (event) => (page.token = event.target.value.trim()));
-if (page.token) $("token-box").hidden = true; // `gainroute up` puts the token into the page, on loopback only
+takeToken();
+addEventListener("hashchange", takeToken);
 
 // ---- banners -------------------------------------------------------------------------------------
 
