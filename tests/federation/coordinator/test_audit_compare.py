@@ -18,8 +18,8 @@ from gainroute.cli import app
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.audit_compare import compare_audit
 from gainroute.federation.coordinator.coordinator import Coordinator
-from gainroute.federation.coordinator.decision_log.schema import MIGRATIONS
 from gainroute.federation.coordinator.decision_log.retention import delete_old
+from gainroute.federation.coordinator.decision_log.schema import MIGRATIONS
 from gainroute.federation.coordinator.decision_log.writer import ASKED, DecisionLog
 from gainroute.federation.coordinator.errors import PartyMissingError
 from gainroute.federation.coordinator.server import connect_party
