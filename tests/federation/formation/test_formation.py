@@ -27,9 +27,11 @@ from gainroute.federation.pki.certificates import Identity
 from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.pki.signatures import Trust, TrustSettings, create_key
 from gainroute.federation.transport.base import PartyRefusedError
+from gainroute.io.views import PartyView
 from gainroute.routing.artifacts import load
 from gainroute.training.prepare import split_rows
 from gainroute.training.run import fit_router, train_run
+from research.tapped import Case, Samples, form
 
 NAMES = ("lab", "ward", "clinic")
 
@@ -187,6 +189,22 @@ def test_a_party_records_training_in_few_lines_and_its_ids_stay(tmp_path):
     assert b"patient-" not in kept, "the coordinator keeps a real id"
 
 
+def same_as_tapped(organisations, formation, case):
+    """The federation in one process that the study of privacy attacks answers as the real one.
+
+    Posteriors differ in the last bit, because all samples are answered in one batch.
+    """
+    table = PseudonymTable.load(organisations.folder / "lab" / "training" / "trial" / "aligned.npz")
+    rows = [organisations.ids.tolist().index(name) for name in table.ids]
+    views = tuple(PartyView(name, None, view[rows]) for name, view in organisations.views.items())
+    tapped = form(Samples("t", views, organisations.labels[rows]), case, 0, epochs=3, local_epochs=3)
+    test, answered = tapped.rows[2], formation._answers["test"]
+    assert answered.labels.tolist() == tapped.labels[test].tolist()
+    np.testing.assert_allclose(answered.local_posteriors, tapped.local[:, test], rtol=1e-5)
+    np.testing.assert_allclose(answered.strong_posterior, tapped.strong[test], rtol=1e-5)
+    return tapped
+
+
 def test_without_gradients_encoders_are_trained_alone_and_sent_once(tmp_path):
     organisations = Organisations(tmp_path)
     organisations.signing_key = tmp_path / "signer.key"  # parties that serve signed versions only sign their own
@@ -197,6 +215,7 @@ def test_without_gradients_encoders_are_trained_alone_and_sent_once(tmp_path):
     assert len(trust.entries(tmp_path / "lab" / "models" / "trial-v1")) == 3
     assert not any("epoch" in line["outcome"] for line in audit(tmp_path, "lab"))
     assert formation.run_folder.server.router.is_file()
+    same_as_tapped(organisations, formation, Case(exchange="embeddings"))
 
 
 def test_integer_labels_come_back_as_integers(tmp_path):
@@ -336,10 +355,22 @@ def test_a_class_that_is_too_small_is_told_to_the_holder_only(tmp_path, caplog):
 
 
 def test_answers_reach_the_label_holder_unrounded_whatever_the_messages_of_training(tmp_path):
-    formation, results = asyncio.run(asyncio.wait_for(formed(Organisations(tmp_path), messages="int8"), 300))
+    organisations = Organisations(tmp_path)
+    formation, results = asyncio.run(asyncio.wait_for(formed(organisations, messages="int8"), 300))
     router = load(formation.run_folder.server.router)
     tested = formation._answers["test"]
     decision = router.route(tested.local_posteriors)
     assert results["escalation_rate"] == np.mean(decision.escalate)
     again = fit_router(formation._answers["calibration"], formation._class_names, budget=0.2, seed=0)
     assert router.threshold_ == again.threshold_
+    tapped = same_as_tapped(organisations, formation, Case(messages="int8"))
+    epochs = [line for line in audit(tmp_path, "lab") if line["outcome"].startswith("trained: epoch")]
+    assert 3 * epochs[1]["bytes_in"] == tapped.results["bytes_down_per_epoch"], "bytes of three parties"
+    assert 3 * epochs[1]["bytes_out"] == tapped.results["bytes_up_per_epoch"]
+
+
+def test_randomised_labels_are_learned_for_fewer_epochs_unless_the_plan_names_them():
+    assert [FormationPlan().route_settings(1000, 10, epsilon).vfl.epochs for epsilon in (None, 8.0, 3.0)] == [20, 20, 5]
+    assert FormationPlan(epochs=12).route_settings(1000, 10, 3.0).vfl.epochs == 12
+    settings = FormationPlan().route_settings(1000, 10, None)
+    assert FormationPlan(settings=settings).route_settings(1000, 10, 3.0).vfl.epochs == 20
