@@ -53,7 +53,8 @@ def blocks(gradients: Array) -> FloatArray:
     """Gradients (epochs, N, d) as features (N, epochs · d), every epoch scaled alike."""
     scale = np.sqrt(np.mean(np.square(gradients, dtype=np.float64), axis=(1, 2), keepdims=True))
     scaled = gradients / np.maximum(scale, 1e-30)
-    return np.moveaxis(scaled, 0, 1).reshape(gradients.shape[1], -1).astype(np.float64)
+    features: FloatArray = np.moveaxis(scaled, 0, 1).reshape(gradients.shape[1], -1).astype(np.float64)
+    return features
 
 
 def lengths(gradients: Array) -> FloatArray:
@@ -61,16 +62,19 @@ def lengths(gradients: Array) -> FloatArray:
     length = np.linalg.norm(gradients, axis=2).T.astype(np.float64)
     filled = np.where(length > 0, length, np.nan)
     logs = np.log(filled)
-    return np.where(np.isnan(logs), np.nanmean(logs, axis=0, keepdims=True), logs)
+    features: FloatArray = np.where(np.isnan(logs), np.nanmean(logs, axis=0, keepdims=True), logs)
+    return features
 
 
 def _components(features: FloatArray, count: int) -> FloatArray:
     from sklearn.decomposition import PCA
 
     centred = features - features.mean(axis=0)
+    reduced: FloatArray
     if features.shape[1] <= count:
-        return centred / np.maximum(centred.std(axis=0), 1e-12)
-    reduced: FloatArray = PCA(count, svd_solver="randomized", random_state=0).fit_transform(centred)
+        reduced = centred / np.maximum(centred.std(axis=0), 1e-12)
+        return reduced
+    reduced = PCA(count, svd_solver="randomized", random_state=0).fit_transform(centred)
     return reduced
 
 
@@ -131,7 +135,8 @@ def view_evidence(view: FloatArray, given: IntArray, kept: float, classes: int) 
     x /= np.maximum(x.std(axis=0), 1e-12)
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     seen = cross_val_predict(LogisticRegression(C=0.05, max_iter=300), x, given, cv=folds, method="predict_proba")
-    return np.log(np.maximum((seen - other) / (kept - other), 1e-3))
+    logs: FloatArray = np.log(np.maximum((seen - other) / (kept - other), 1e-3))
+    return logs
 
 
 def gradient_evidence(gradients: Array, given: IntArray, classes: int) -> FloatArray:
@@ -148,7 +153,8 @@ def gradient_evidence(gradients: Array, given: IntArray, classes: int) -> FloatA
         away = np.linalg.lstsq(labels[there] - labels[there].mean(axis=0), centred, rcond=1e-6)[0]
         total[there] += labels[there] - centred @ np.linalg.pinv(away, rcond=1e-3)
         count[there] += 1
-    return total / np.maximum(count, 1)
+    mean: FloatArray = total / np.maximum(count, 1)
+    return mean
 
 
 def weigh(evidence: Sequence[FloatArray], labels: IntArray, known: IntArray) -> IntArray:
@@ -203,7 +209,8 @@ def true_logit(posterior: Array, labels: IntArray) -> FloatArray:
     """The usual score of membership, log p / (1 − p) of the true class."""
     p = posterior[np.arange(len(labels)), labels].astype(np.float64)
     rest = posterior.astype(np.float64).sum(axis=1) - p
-    return np.log(np.maximum(p, 1e-12)) - np.log(np.maximum(rest, 1e-12))
+    logit: FloatArray = np.log(np.maximum(p, 1e-12)) - np.log(np.maximum(rest, 1e-12))
+    return logit
 
 
 def calibrated_by_shadows(score: FloatArray, shadows: FloatArray, inside: BoolArray) -> FloatArray:

@@ -168,11 +168,11 @@ def _view_attacks(samples: Samples, formed: Formed, case: str, seed: int) -> tup
     classes = formed.strong.shape[1]
     random = np.random.default_rng(seed)
     pairs = {"embeddings": random.permutation(np.concatenate([train, held])), "embeddings, 100 pairs": held[:100]}
-    codes = {name: np.concatenate(formed.embeddings, axis=1) for name in pairs}
+    codes: dict[str, Any] = {name: np.concatenate(formed.embeddings, axis=1) for name in pairs}
     if case == "default":
         pairs |= {"posteriors": pairs["embeddings"], "class": pairs["embeddings"]}
         logs = np.log(np.maximum(formed.local, 1e-6)).transpose(1, 0, 2)
-        codes |= {"posteriors": logs.reshape(len(views), -1), "class": np.eye(classes)[formed.labels]}
+        codes["posteriors"], codes["class"] = logs.reshape(len(views), -1), np.eye(classes)[formed.labels]
     shown = np.array([test[formed.labels[test] == c][0] for c in range(classes)])
     explained, examples = {}, {}
     for name, known in pairs.items():

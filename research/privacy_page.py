@@ -19,18 +19,24 @@ Rows = tuple[list[str], list[list[str]]]
 NAMES = {
     "digits": "digits",
     "adult": "Adult",
-    "digits, images": "digits as images (one seed)",
-    "modelnet40": "ModelNet40 (one seed)",
+    "digits, images": "digits as images",
+    "modelnet40": "ModelNet40",
 }
 ATTACKED = ("digits", "adult")
+
+DESCRIBED = {
+    "digits": "Digits: four parties with a quadrant of 16 pixels each, as features",
+    "adult": "Adult: three parties with columns of 2,000 people of the UCI table",
+    "digits, images": "Digits as images: the same quadrants, with convolutional models",
+    "modelnet40": "ModelNet40: two parties with a view each of 4,000 objects",
+}
 
 ABOUT = """# Attacks on a federation, and what protection costs
 
 Made by `python -m research.privacy --data-dir data`. Federations are formed with the training code of the package and
 the default settings of `gainroute federate`, in one process, with every message encoded as on the wire; the messages
-are what the attacks read. Digits: four parties with a quadrant of 16 pixels each, as features. Adult: three parties
-with columns of {adult:,} people of the UCI table. Cells show the mean over up to {seeds} seeds and in brackets the
-smallest and the largest value, in per cent; without brackets it is one seed. What follows from the figures is in
+are what the attacks read. {data}. Cells show the mean over seeds, and in brackets the smallest and the largest value,
+in per cent; a cell without brackets is **one seed only**. {missing} What follows from the figures is in
 [privacy.md](../privacy.md#attacks-measured).
 
 *Labels stay* is split learning as usually described: parties have no labels, and get gradients that were computed
@@ -95,11 +101,11 @@ all parties together: embeddings up and gradients down; without gradients, embed
 
 def page(found: Found, stem: str) -> str:
     """The page, in Markdown."""
-    adult = found.get("adult", {}).get("default", [])
+    missing = [shown for name, shown in NAMES.items() if name not in found]
     return ABOUT.format(
         stem=stem,
-        seeds=max(len(cells) for cases in found.values() for cells in cases.values()),
-        adult=round(adult[0]["results"]["train"] / 0.56) if adult else 0,
+        data=". ".join(text for name, text in DESCRIBED.items() if name in found),
+        missing=f"Not measured yet: {', '.join(missing)}." if missing else "",
         labels=_by_data(found, _label_rows, ATTACKED),
         private=_by_data(found, _private_rows, ATTACKED),
         views=_by_data(found, _view_rows, ATTACKED),
