@@ -172,6 +172,11 @@ def _change_field(message: Any, rng: random.Random) -> None:
     field = rng.choice(message.DESCRIPTOR.fields)
     name, repeated = field.name, field.is_repeated
     held = getattr(message, name)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        key, value = (field.message_type.fields_by_name[part] for part in ("key", "value"))
+        if value.message_type is None:
+            held[_scalar(key, None, rng)] = _scalar(value, None, rng)
+        return
     if field.message_type is not None:
         if repeated and rng.random() < 0.3:
             held.add()
