@@ -16,6 +16,7 @@ import numpy as np
 from gainroute.control.logged_decisions import LoggedDecisions, Rows, check_enough, checked
 from gainroute.errors import GainrouteWarning
 from gainroute.routing.calibrate import stratified_folds, unseen_classes, warn_unseen
+from gainroute.routing.party_statistics import PartyStatistics
 from gainroute.routing.pipeline import Pipeline, Stages, fit_pipeline, out_of_fold
 from gainroute.routing.reliability import estimate_confusion
 from gainroute.routing.router import Router
@@ -91,6 +92,7 @@ def recalibrate(
         classes=k,
         own_weak_prediction=router.own_weak_prediction_,
         provenance=router.provenance_,
+        party_statistics=PartyStatistics.of(labelled.local, labelled.weight),
     )
     return made
 

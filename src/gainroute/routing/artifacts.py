@@ -25,6 +25,7 @@ from gainroute.errors import ArtifactError, ArtifactVersionError, NotAnArtifactE
 from gainroute.routing.answer import FinalAnswer
 from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibrator, IdentityCalibrator, TemperatureCalibrator
 from gainroute.routing.learned_gain import LearnedGainScore
+from gainroute.routing.party_statistics import PartyStatistics
 from gainroute.routing.pipeline import Pipeline
 from gainroute.routing.pool import POOLS, LogLinearPool
 from gainroute.routing.router import Router
@@ -93,6 +94,8 @@ def save(router: Router, path: str | os.PathLike[str], *, provenance: Provenance
     tensors: Tensors = {"threshold": np.array(router.threshold_), "confusion": router.confusion_}
     tensors["tied_share"] = np.array(router.tied_share_)
     _flatten("threshold_scores", router.threshold_scores_, tensors)
+    if router.party_statistics_ is not None:
+        _flatten("party_statistics", router.party_statistics_, tensors)
     parts: dict[str, Any] = {
         "pool": pipeline.pool,
         "calibrator": pipeline.calibrate,
@@ -266,6 +269,9 @@ def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
         classes=metadata["classes"],
         own_weak_prediction=metadata["own_weak_prediction"],
         provenance=Provenance(metadata["models"], metadata["codec"]),
+        party_statistics=(
+            _unflatten("party_statistics", PartyStatistics, tensors) if "party_statistics.samples" in tensors else None
+        ),
         threshold=float(tensors["threshold"]),
         tied_share=float(tensors.get("tied_share", 0.0)),
     )

@@ -30,6 +30,7 @@ from gainroute.routing.decide import (
 )
 from gainroute.routing.inputs import as_local_posteriors, as_present, check_folds, check_fraction, check_posteriors
 from gainroute.routing.labels import Labels, as_classes
+from gainroute.routing.party_statistics import PartyStatistics
 from gainroute.routing.pipeline import Pipeline, Stages, fit_stages
 from gainroute.routing.pool import mean_over_parties
 from gainroute.routing.reliability import Shrinkage
@@ -95,6 +96,9 @@ class Router(Settings):
         The scores from which τ was computed, each with whether the weak and the strong answer were right.
     n_parties_, n_classes_
         M and K.
+    party_statistics_
+        How much the parties agreed on the calibration samples, and how confident each was; None in files of earlier
+        versions.
     provenance_
         Hashes of the models, and the codec, it was calibrated with; empty if it was fitted on arrays alone.
     fitted_types
@@ -224,6 +228,7 @@ class Router(Settings):
             classes=k,
             own_weak_prediction=samples.weak_prediction is not None,
             provenance=Provenance(),
+            party_statistics=PartyStatistics.of(samples.local, samples.weight),
         )
         return self
 
@@ -361,6 +366,7 @@ class Router(Settings):
         classes: int,
         own_weak_prediction: bool,
         provenance: Provenance,
+        party_statistics: PartyStatistics | None,
         threshold: float | None = None,
         tied_share: float = 0.0,
     ) -> None:
@@ -372,6 +378,7 @@ class Router(Settings):
         self.n_classes_ = classes
         self.own_weak_prediction_ = own_weak_prediction
         self.provenance_ = provenance
+        self.party_statistics_ = party_statistics
         if threshold is None:
             rule = self.stages().threshold
             threshold = rule.first(scores, self.budget)
