@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from grpc import aio
 
 from gainroute.federation.party.model import version_of
 from gainroute.federation.party.process import PartyNode
@@ -16,8 +17,11 @@ from gainroute.federation.party.settings import AuditSettings, PartySettings, Qu
 from gainroute.federation.party.sources import source_of
 from gainroute.federation.pki.authority import Authority
 from gainroute.federation.pki.certificates import CertificateFiles, Identity
+from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.grpc_client import ClientOptions, GrpcConnection
 from gainroute.federation.transport.in_process import InProcessConnection
+from gainroute.federation.transport.proto import party_pb2 as pb
+from gainroute.federation.transport.proto import party_pb2_grpc
 
 CLASSES = ("cat", "dog", "fox")
 DIMENSION = 6
@@ -122,3 +126,39 @@ async def link(transport: str, federation: Federation, parties: Any, *, name: st
     settings = federation.settings(name, **how)
     async with serving(settings, parties) as node, connected(federation, node, name) as connection:
         yield connection
+
+
+class FaultyParty(party_pb2_grpc.PartyServicer):
+    """Follows the protocol, and sends the messages given to it: `describe`, and `answer(request)`."""
+
+    def __init__(self, describe: pb.DescribeReply, answer: Any) -> None:
+        self.describe, self.answer = describe, answer
+
+    async def Describe(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return self.describe
+
+    async def Stream(self, requests: Any, context: Any) -> Any:  # noqa: N802
+        async for request in requests:
+            if not request.cancel:
+                response = self.answer(request)
+                response.correlation = response.correlation or request.correlation
+                yield response
+
+
+@asynccontextmanager
+async def serving_faulty(federation: Federation, faulty: Any, name: str = "a") -> Any:
+    """The address of a party that sends what it likes, with a valid certificate."""
+    files = federation.files("party", name)
+    server = aio.server(options=[("grpc.max_send_message_length", -1)])
+    add = (
+        party_pb2_grpc.add_PartyServicer_to_server
+        if isinstance(faulty, party_pb2_grpc.PartyServicer)
+        else party_pb2_grpc.add_TrainingServicer_to_server
+    )
+    add(faulty, server)
+    port = server.add_secure_port("127.0.0.1:0", ReloadingCertificate(files).server())
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)

@@ -8,29 +8,27 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from grpc import aio
 from party_helpers import (
     CLASSES,
     DIMENSION,
     MODEL,
     QUICK,
+    FaultyParty,
     Federation,
     GatedParty,
     StubParty,
     connected,
     serving,
+    serving_faulty,
 )
 from waiting import until
 
 from gainroute.errors import SettingError
 from gainroute.federation.pki.access import Caller
-from gainroute.federation.pki.certificates import CertificateFiles
-from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.base import PartyError, PartyRefusedError, PartyUnavailableError
 from gainroute.federation.transport.grpc_client import GrpcConnection
 from gainroute.federation.transport.grpc_server import _Stream
 from gainroute.federation.transport.proto import party_pb2 as pb
-from gainroute.federation.transport.proto import party_pb2_grpc
 from gainroute.federation.transport.wire import chunks
 
 ASK = {"model": MODEL, "request_id": "r"}
@@ -277,43 +275,20 @@ def test_a_million_ids_at_once(federation):
 # ---- a party that answers wrongly -------------------------------------------------------------------
 
 
-class FaultyParty(party_pb2_grpc.PartyServicer):
-    """Follows the protocol, and sends the answers given to it."""
-
-    def __init__(self, describe, answer):
-        self.describe, self.answer = describe, answer
-
-    async def Describe(self, request, context):  # noqa: N802
-        return self.describe
-
-    async def Stream(self, requests, context):  # noqa: N802
-        async for request in requests:
-            if not request.cancel:
-                response = self.answer(request)
-                response.correlation = response.correlation or request.correlation
-                yield response
-
-
 @asynccontextmanager
 async def connected_to_faulty(federation, answer, describe=None):
-    files = federation.files("party", "a")
-    server = aio.server(options=[("grpc.max_send_message_length", -1)])
     told = {
         "name": "a", "classes": CLASSES, "codecs": ["float32", "int8"],
         "models": [pb.Model(hash=MODEL, dimension=DIMENSION)],
     }  # fmt: skip
     faulty = FaultyParty(pb.DescribeReply(**{**told, **(describe or {})}), answer)
-    party_pb2_grpc.add_PartyServicer_to_server(faulty, server)
-    credentials = ReloadingCertificate(CertificateFiles(files.ca, files.certificate, files.key)).server()
-    port = server.add_secure_port("127.0.0.1:0", credentials)
-    await server.start()
-    options = replace(QUICK, max_message_bytes=1 << 20)
-    connection = GrpcConnection("a", f"127.0.0.1:{port}", federation.files("coordinator", "main"), options)
-    try:
-        yield connection
-    finally:
-        await connection.close()
-        await server.stop(0)
+    async with serving_faulty(federation, faulty) as address:
+        options = replace(QUICK, max_message_bytes=1 << 20)
+        connection = GrpcConnection("a", address, federation.files("coordinator", "main"), options)
+        try:
+            yield connection
+        finally:
+            await connection.close()
 
 
 GOOD = np.full((2, 3), 1 / 3, "<f4")
@@ -387,6 +362,14 @@ def test_an_answer_to_an_unknown_request_is_ignored(federation):
         {"classes": ["x", "x"]},
         {"models": [pb.Model(hash="", dimension=4)]},
         {"models": [pb.Model(hash="h")]},
+        {"models": [pb.Model(hash="h", dimension=2**32 - 1)]},
+        {"models": [pb.Model(hash="h" * 300, dimension=4)]},
+        {"models": [pb.Model(hash=str(i), dimension=4) for i in range(1001)]},
+        {"classes": ["x", "y" * 300]},
+        {"classes": ["x", "y\x1b[2J"]},
+        {"codecs": ["z" * 300]},
+        {"certificate_not_after": 2**62},
+        {"certificate_not_after": -1},
     ],
     ids=str,
 )
@@ -395,6 +378,34 @@ def test_an_invalid_description_is_refused(federation, wrong):
         async with connected_to_faulty(federation, lambda _: response(), wrong) as connection:
             with pytest.raises(PartyRefusedError):
                 await connection.describe()
+
+    run(main())
+
+
+def test_the_reason_of_a_failure_is_cut_and_printable(federation):
+    failure = pb.Failure(code=pb.Failure.CODE_INTERNAL, message="\x1b[2J\r\n" + "x" * 500_000)
+
+    async def main():
+        async with connected_to_faulty(federation, lambda _: pb.Response(failure=failure)) as connection:
+            with pytest.raises(PartyRefusedError) as refused:
+                await connection.posteriors(["1", "2"], **ASK)
+        return str(refused.value)
+
+    reason = run(main())
+    assert len(reason) < 1100
+    assert reason.isprintable()
+    assert reason.endswith("(500006 characters)")
+
+
+@pytest.mark.parametrize("value", [3e38, -2e12, np.nan, np.inf])
+def test_an_absurd_number_in_an_embedding_is_refused(federation, value):
+    values = np.zeros((1, DIMENSION), "<f4")
+    values[0, 3] = value
+
+    async def main():
+        async with connected_to_faulty(federation, lambda _: response(values)) as connection:
+            with pytest.raises(PartyRefusedError, match=r"NaN, or a value beyond ±1e\+12"):
+                await connection.embeddings(["1"], codec="float32", **ASK)
 
     run(main())
 

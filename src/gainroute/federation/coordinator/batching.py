@@ -257,7 +257,8 @@ class Batcher:
                 failed: Collection[str] = outcome.deployment.parties
                 try:
                     replies = await ask_second(self._parties, outcome.deployment, ids, request_ids, left)
-                    failed = replies.failed
+                    # While one is missing, the others are not asked: they have no record of it.
+                    failed = [name for name in outcome.deployment.parties if name not in replies.values]
                 finally:
                     self._log.asked(outcome.batch, 2, len(ids), failed)
                 self._metrics.round(2, replies)

@@ -63,7 +63,7 @@ class Coordinator:
         self.certificates = certificates
         self.live = LiveStatistics()
         self.metrics = Metrics(self.live)
-        self.parties = PartyLinks(connections, settings.rounds.one_seconds)
+        self.parties = PartyLinks(connections, settings.rounds)
         self.quotas = HolderQuotas(settings.quota)
         self._trust = None if settings.trust is None else Trust(settings.trust.signers)
         self._load_strong = load_strong or partial(load_strong_source, trust=self._trust)
@@ -215,7 +215,9 @@ class Coordinator:
             seconds = self.settings.rounds.health_seconds
             await asyncio.sleep(min(seconds, RETRY_SECONDS) if wrong else seconds)
             try:
-                await self.parties.check_health(self.deployment)
+                for probe in await self.parties.check_health(self.deployment):
+                    without = [name for name in self.parties.names if name != probe.party or not probe.answered]
+                    self.log.asked(probe.id, probe.round, 1, without)
                 if self.log.error:  # requests are refused, so that nothing else tries to write
                     await self.log.write(lambda c: put_state(c, "probe", time.time()))
                 if time.monotonic() - cleaned > RETENTION_SECONDS:

@@ -50,6 +50,13 @@ GAUGES = {
     "shadow_difference_high": "Upper end of its interval.",
 }
 
+PARTY_GAUGES = {
+    "agreement": "Agreement of a party with the others, over recent samples.",
+    "reference_agreement": "The same in calibration.",
+    "confidence": "Mean confidence of a party, over recent samples.",
+    "changed": "1 if a party is named by the alarm `parties`.",
+}
+
 
 class _Series(dict[tuple[str, ...], Any]):
     """The series of a metric by labels, cached: the library's look-up takes longer than counting."""
@@ -84,7 +91,13 @@ class Metrics:
         )
         self._batch = Histogram("batch_samples", "Samples in a batch.", buckets=SIZES, **own)
         self._up = Gauge("party_up", "1 if a party is healthy.", ("party",), **own)
+        self._circuit = Gauge(
+            "party_circuit_open", "1 while a party is not asked, because it did not answer.", ("party", "round"), **own
+        )
         self._days = Gauge("certificate_days", "Days until a certificate expires.", ("certificate",), **own)
+        self._party_drift = {
+            name: Gauge(f"drift_party_{name}", text, ("party",), **own) for name, text in PARTY_GAUGES.items()
+        }
         self._alarm = Gauge("drift_alarm", "1 while an alarm is raised.", ("alarm",), **own)
         self._gauges = {name: Gauge(name, text, **own) for name, text in GAUGES.items()}
 
@@ -162,8 +175,14 @@ class Metrics:
             gauge.set(float("nan") if value is None else float(value))
         for name in ALARMS:
             self._alarm.labels(name).set(float(name in monitor.drift.alarms))
+        for party, drifted in monitor.drift.parties.items():
+            values = (drifted.agreement, drifted.reference_agreement, drifted.confidence, bool(drifted.changed))
+            for party_gauge, value in zip(self._party_drift.values(), values, strict=True):
+                party_gauge.labels(party).set(float(value))
         for link in coordinator.parties.links.values():
             self._up.labels(link.name).set(float(link.state == "ok"))
+            for number, circuit in link.circuits.items():
+                self._circuit.labels(link.name, str(number)).set(float(circuit.state != "closed"))
         for name, days in (coordinator.certificates() if coordinator.certificates is not None else {}).items():
             self._days.labels(name).set(days)
         return generate_latest(self.registry)

@@ -6,25 +6,29 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+from uuid import uuid4
 
 import numpy as np
 
 from gainroute.errors import GainrouteError
+from gainroute.federation.coordinator.circuit import Circuit
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import HandshakeError, PartyMissingError
 from gainroute.federation.coordinator.masked import masking_differences
+from gainroute.federation.coordinator.settings import RoundSettings
 from gainroute.federation.transport.base import (
     PartyConnection,
     PartyDescription,
     PartyError,
     PartyRefusedError,
     PartyUnavailableError,
+    Reply,
 )
 
-__all__ = ["LinkState", "PartyLink", "PartyLinks"]
+__all__ = ["LinkState", "PartyLink", "PartyLinks", "Probe"]
 
 log = logging.getLogger("gainroute.coordinator")
 
@@ -32,11 +36,22 @@ LinkState = Literal["connecting", "ok", "unavailable", "refused", "mismatch"]
 REMEMBERED = 8  # deployments
 
 
+@dataclass
+class Probe:
+    """A request for one sample, to find out whether a party answers again; for the log of what parties were asked."""
+
+    id: str
+    round: int
+    party: str
+    answered: bool = False
+
+
 @dataclass(eq=False)
 class PartyLink:
     """A party's connection and state."""
 
     connection: PartyConnection
+    circuits: Mapping[int, Circuit]  # by round
     description: PartyDescription | None = None  # the last one
     state: LinkState = "connecting"
     error: str = ""  # the reason of the state
@@ -63,7 +78,35 @@ class PartyLink:
 
     def failed(self, error: PartyError) -> None:
         """Record that it did not answer."""
-        self.set_state("refused" if isinstance(error, PartyRefusedError) else "unavailable", str(error))
+        self.set_state("refused" if isinstance(error, PartyRefusedError) else "unavailable", error.reason)
+
+    def ask(self, number: int, deployment: Deployment, ids: Sequence[str], request_id: str) -> Awaitable[Reply]:
+        """Ask for posteriors (Round 1) or embeddings (Round 2) by the models of a deployment."""
+        model = deployment.model(self.name)
+        if number == 1:
+            return self.connection.posteriors(ids, model=model, request_id=request_id)
+        return self.connection.embeddings(ids, model=model, codec=deployment.codec, request_id=request_id)
+
+    async def probe(self, number: int, deployment: Deployment, seconds: float) -> list[Probe]:
+        """Ask for one sample if a probe of this round's circuit is due; returns what was asked for."""
+        circuit, made = self.circuits[number], list[Probe]()
+        if not circuit.probe():
+            return made
+        sample = circuit.sample
+        for round_ in range(1, number + 1):  # a party may give an embedding only after Round 1
+            probe = Probe(f"probe-{uuid4().hex}", round_, self.name)
+            asked = asyncio.ensure_future(self.ask(round_, deployment, [sample], probe.id))
+            made.append(probe)
+            await asyncio.wait({asked}, timeout=seconds)
+            if not asked.done():
+                asked.cancel()
+                circuit.late(sample)
+                return made
+            # An error is an answer too: its reason is recorded when the party is asked again.
+            probe.answered = asked.exception() is None
+        circuit.answered()
+        log.info("party %s answers again in Round %d", self.name, number, extra={"party": self.name})
+        return made
 
     async def describe(self, seconds: float) -> PartyDescription:
         """Ask for its description."""
@@ -75,6 +118,8 @@ class PartyLink:
             self.failed(error)
             raise error from None
         except PartyError as error:
+            if isinstance(error, PartyRefusedError):
+                self.dimensions.clear()  # it describes itself as someone else, or not at all: it is not asked any more
             self.failed(error)
             raise
         self.latency_ms = 1e3 * (time.perf_counter() - began)
@@ -83,11 +128,22 @@ class PartyLink:
 
 
 class PartyLinks:
-    """All parties, in the order of the route table; each may take `seconds` to describe itself."""
+    """All parties, in the order of the route table. `clock` returns monotonic seconds."""
 
-    def __init__(self, connections: Sequence[PartyConnection], seconds: float) -> None:
-        self.links: Mapping[str, PartyLink] = {c.name: PartyLink(c) for c in connections}
-        self._seconds = seconds
+    def __init__(
+        self,
+        connections: Sequence[PartyConnection],
+        settings: RoundSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seconds = settings.one_seconds
+        self._deadlines = {1: settings.one_seconds, 2: settings.two_seconds}
+
+        def link(connection: PartyConnection) -> PartyLink:
+            how = settings.circuit_failures, settings.circuit_seconds, clock
+            return PartyLink(connection, {number: Circuit(*how) for number in self._deadlines})
+
+        self.links: Mapping[str, PartyLink] = {c.name: link(c) for c in connections}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -160,15 +216,24 @@ class PartyLinks:
             link.dimensions.pop(next(iter(link.dimensions)))
         return []
 
-    async def check_health(self, deployment: Deployment) -> None:
-        """Check every party once and record its state."""
+    async def check_health(self, deployment: Deployment) -> list[Probe]:
+        """Check every party once and record its state; returns the probes that were sent."""
+        probes: list[Probe] = []
 
         async def check(link: PartyLink) -> None:
             with contextlib.suppress(PartyError):
                 await link.describe(self._seconds)
                 known = deployment.hash in link.dimensions
                 wrong = self._fit(deployment, link)
-                link.set_state("mismatch" if wrong else "ok", "; ".join(wrong))
+                if wrong:
+                    link.set_state("mismatch", "; ".join(wrong))
+                    return
+                for number, seconds in self._deadlines.items():
+                    probes.extend(await link.probe(number, deployment, seconds))
+                if link.circuits[1].state == "closed":
+                    link.set_state("ok")
+                else:
+                    link.set_state("unavailable", link.circuits[1].reason)
                 lengths = self.lengths(deployment)
                 if not known and lengths is not None:
                     await asyncio.to_thread(_check_fusion, deployment, lengths)
@@ -181,6 +246,7 @@ class PartyLinks:
                 link.set_state("mismatch", str(result))
             elif isinstance(result, BaseException):
                 raise result
+        return probes
 
     async def close(self) -> None:
         """Close all connections."""
@@ -207,11 +273,9 @@ def _differences(deployment: Deployment, name: str, description: PartyDescriptio
         found.append(f"its classes {kind}: {_some(description.classes)}, {_some(classes)} is needed")
     length = _dimension(deployment, description)
     if length is None:
-        has = ", ".join(m.hash for m in description.models) or "none"
+        has = ", ".join(m.hash for m in description.models[:12]) or "none"
         wanted = deployment.model(name)
         found.append(f"it does not have the models {wanted}; it has {has}: add that version at the party")
-    elif length < 1:
-        found.append(f"its embeddings have length {length}; 1 or more is needed")
     if deployment.fusion.wants_embeddings and deployment.codec not in description.codecs:
         has = ", ".join(description.codecs) or "none"
         found.append(f"it does not offer the codec {deployment.codec!r}; it offers {has}")

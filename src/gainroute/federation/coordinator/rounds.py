@@ -21,7 +21,13 @@ from gainroute.federation.coordinator.errors import PartyMissingError
 from gainroute.federation.coordinator.masked import MaskedPool, new_nonce
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2, UNKNOWN, Outcome, degraded
 from gainroute.federation.coordinator.parties import PartyLink, PartyLinks
-from gainroute.federation.transport.base import PartyError, PartyRefusedError, PartyUnavailableError, Reply
+from gainroute.federation.transport.base import (
+    PartyAgreementError,
+    PartyError,
+    PartyRefusedError,
+    PartyUnavailableError,
+    Reply,
+)
 from gainroute.federation.transport.masked import MaskingConnection
 from gainroute.routing.two_round import round_one, round_two
 from gainroute.routing.types import Decision, FloatArray, IntArray
@@ -55,9 +61,9 @@ async def ask_first(
     shape = (len(ids), deployment.columns)
 
     def call(link: PartyLink) -> Awaitable[Reply]:
-        return link.connection.posteriors(ids, model=deployment.model(link.name), request_id=request_id)
+        return link.ask(1, deployment, ids, request_id)
 
-    return await _ask(parties, deployment, call, dict.fromkeys(deployment.parties, shape), seconds)
+    return await _ask(1, parties, deployment, call, ids[0], dict.fromkeys(deployment.parties, shape), seconds)
 
 
 async def _ask_masked(
@@ -73,7 +79,9 @@ async def _ask_masked(
     absent: dict[str, PartyError] = {
         name: PartyUnavailableError(name, links[name].error or "no handshake yet")
         for name in deployment.parties
-        if deployment.hash not in links[name].dimensions or (pool.smaller_roster and links[name].state != "ok")
+        if deployment.hash not in links[name].dimensions
+        or links[name].circuits[1].state != "closed"
+        or (pool.smaller_roster and links[name].state != "ok")
     }
     roster = pool.roster(absent)
     if not roster:
@@ -86,7 +94,7 @@ async def _ask_masked(
         return connection.masked(ids, model=model, plan=plan, nonce=nonce, request_id=request_id)
 
     shape = (len(ids), deployment.columns)
-    replies = await _ask(parties, deployment, call, dict.fromkeys(roster, shape), seconds)
+    replies = await _ask(1, parties, deployment, call, ids[0], dict.fromkeys(roster, shape), seconds)
     return replace(replies, failed={**absent, **replies.failed}, roster=roster)
 
 
@@ -98,26 +106,36 @@ async def ask_second(
     shapes = {name: (len(ids), links[name].dimensions.get(identity, 0)) for name in deployment.parties}
 
     def call(link: PartyLink) -> Awaitable[Reply]:
-        model = deployment.model(link.name)
-        return link.connection.embeddings(ids, model=model, codec=deployment.codec, request_id=request_id)
+        return link.ask(2, deployment, ids, request_id)
 
-    return await _ask(parties, deployment, call, shapes, seconds)
+    return await _ask(2, parties, deployment, call, ids[0], shapes, seconds)
 
 
 async def _ask(
-    parties: PartyLinks, deployment: Deployment, call: Call, shapes: Mapping[str, tuple[int, int]], seconds: float
+    number: int,
+    parties: PartyLinks,
+    deployment: Deployment,
+    call: Call,
+    sample: str,
+    shapes: Mapping[str, tuple[int, int]],
+    seconds: float,
 ) -> Replies:
     began = time.perf_counter()
     values: dict[str, Float32] = {}
     failed: dict[str, PartyError] = {}
     payload: dict[str, int] = {}
-    calls: dict[str, asyncio.Future[Reply]] = {}
+    asked: list[PartyLink] = []
     for name in shapes:
         link = parties.links[name]
-        if deployment.hash in link.dimensions:
-            calls[name] = asyncio.ensure_future(call(link))
-        else:
+        if deployment.hash not in link.dimensions:
             failed[name] = PartyUnavailableError(name, link.error or "no handshake yet")
+        elif link.circuits[number].state != "closed":
+            failed[name] = PartyUnavailableError(name, link.circuits[number].reason)
+        else:
+            asked.append(link)
+    if failed and number == 2:  # nothing could be fused
+        asked = []
+    calls = {link.name: asyncio.ensure_future(call(link)) for link in asked}
     if calls:
         try:
             await asyncio.wait(calls.values(), timeout=seconds)
@@ -127,14 +145,21 @@ async def _ask(
             raise
     for name, future in calls.items():
         link = parties.links[name]
+        circuit = link.circuits[number]
+        if future.done():
+            circuit.answered()
+        else:
+            circuit.late(sample)
         try:
             reply = _result(name, future, shapes[name], seconds)
         except PartyError as error:
             failed[name] = error
-            link.failed(error)
+            if not isinstance(error, PartyAgreementError):
+                link.failed(error)
         else:
             values[name], payload[name] = reply.values, reply.payload_bytes
-            link.set_state("ok")
+            if deployment.hash in link.dimensions:  # else it has described itself differently since it was asked
+                link.set_state("ok")
     return Replies(values, failed, payload, time.perf_counter() - began)
 
 

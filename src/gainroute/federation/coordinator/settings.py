@@ -185,9 +185,13 @@ class RoundSettings:
     # "smaller-roster": the same with a masked Round 1, for samples that are not asked for with another roster as well.
     on_missing_party: Literal["refuse", "pool", "smaller-roster"] = "refuse"
     health_seconds: float = 5.0  # interval of the health checks
+    # After this many timeouts in a row, a party counts as missing at once, until it answers a probe; 0: never.
+    circuit_failures: int = 3
+    circuit_seconds: float = 5.0  # interval of the probes
 
     def __post_init__(self) -> None:
-        for name in ("one_seconds", "two_seconds", "health_seconds"):
+        _at_least(self.circuit_failures, 0, "rounds: circuit_failures", "0 keeps asking")
+        for name in ("one_seconds", "two_seconds", "health_seconds", "circuit_seconds"):
             _at_least(getattr(self, name), 0.001, f"rounds: {name}", "seconds")
 
 

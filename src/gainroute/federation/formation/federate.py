@@ -22,10 +22,10 @@ from gainroute.errors import DataError
 from gainroute.federation.formation.alignment import intersect, passes
 from gainroute.federation.formation.pseudonyms import REALIGN
 from gainroute.federation.formation.remote import RemoteParties, TrainingStream
-from gainroute.federation.formation.run import FormationRun, check_aligned
+from gainroute.federation.formation.run import FormationRun, check_aligned, check_labels
 from gainroute.federation.formation.status import STAGES
 from gainroute.federation.formation.tasks import CHUNK_BYTES, Array
-from gainroute.federation.transport.base import PartyConnection, connect
+from gainroute.federation.transport.base import PartyConnection, PartyRefusedError, connect
 from gainroute.io.run_folder import SERVER, RunFolder
 from gainroute.io.tables import read_table
 from gainroute.routing.artifacts import load
@@ -93,7 +93,10 @@ class Formation(FormationRun):
 
     async def _align(self) -> Mapping[str, Any]:
         counted = await self._each("align", {"max_ids": self.settings.max_ids})
-        sizes = {name: int(values["ids"]) for name, (values, _) in zip(self._names, counted, strict=True)}
+        sizes = {name: values["ids"] for name, (values, _) in zip(self._names, counted, strict=True)}
+        for name, size in sizes.items():
+            if size > self.settings.max_ids:
+                raise DataError(f"party {name!r} announced {size} ids; max_ids allows {self.settings.max_ids}")
         total = len(self._names) * len(self._names)
         self.progress.start("align", total)
         lists: dict[str, bytes] = {}
@@ -106,10 +109,10 @@ class Formation(FormationRun):
                     parts, first = [], 0
                     while first < sizes[party]:
                         _, (chunk,) = await stream.call("align own", {"first": first})
-                        if not len(chunk):
-                            raise DataError(f"party {party!r} announced {sizes[party]} ids and sent {first}")
-                        parts.append(chunk.tobytes())
                         first += len(chunk) // 32
+                        if not len(chunk) or len(chunk) % 32 or first > sizes[party]:
+                            raise DataError(f"party {party!r} announced {sizes[party]} ids and sent another number")
+                        parts.append(chunk.tobytes())
                     lists[owner] = b"".join(parts)
                 else:
                     size = CHUNK_BYTES // 4
@@ -150,7 +153,11 @@ class Formation(FormationRun):
         names = {} if self._reused is None else {"class_names": [str(name) for name in self._reused.labels]}
         values, rows = await holder.call("split", names, known)
         class_names = [str(name) for name in values["class_names"]]
+        aligned = self._state["done"]["align"]["aligned"]
+        if any(part.ndim != 1 for part in rows) or sorted(np.concatenate(rows).tolist()) != list(range(aligned)):
+            raise PartyRefusedError(holder.name, f"its split is not one of the {aligned} aligned samples")
         _, (labels,) = await holder.call("labels", {"part": "train", "class_names": class_names}, [rows[0]])
+        check_labels(holder.name, labels, len(rows[0]), len(class_names))
         # In "shared" the coordinator needs the labels for its head; in "private" it has randomised ones.
         write_npz(self._work / "split.npz", {**dict(zip("abc", rows, strict=True)), "labels": labels}, compress=True)
         await self._close()  # the streams are opened again with the split
@@ -191,10 +198,10 @@ class Formation(FormationRun):
             parties = RemoteParties(await self._all(), 8 * fit.width, plan.messages, loop)
             server = FusionServer(head, labels, fit)
             await asyncio.to_thread(train_split, stage, parties, server, len(labels), fit)
-            embeddings = await self._embeddings(len(labels))
+            embeddings = await self._embeddings(len(labels), 8 * fit.width)
         else:
             await self._each("encoder")
-            embeddings = await self._embeddings(len(labels))
+            embeddings = await self._embeddings(len(labels), 8 * fit.width)
 
             def loss(rows: torch.Tensor) -> torch.Tensor:
                 return label_loss(head([embedding[rows] for embedding in embeddings]), labels[rows], fit)
@@ -210,13 +217,17 @@ class Formation(FormationRun):
         seconds = round(time.monotonic() - began, 3)
         return {"seconds": seconds, "epoch_seconds": epochs, "epochs": fit.epochs, "dimension": 8 * fit.width}
 
-    async def _embeddings(self, count: int) -> list[torch.Tensor]:
+    async def _embeddings(self, count: int, dimension: int) -> list[torch.Tensor]:
         async def of(stream: TrainingStream) -> torch.Tensor:
             parts: list[Array] = []
             while (first := sum(map(len, parts))) < count:
                 _, (part,) = await stream.call("embed", {"first": first})
-                if not len(part):
-                    raise DataError(f"party {stream.name!r} sent {first} embeddings; {count} are expected")
+                if part.ndim != 2 or part.shape[1] != dimension or not 0 < len(part) <= count - first:
+                    raise PartyRefusedError(
+                        stream.name,
+                        f"it sent embeddings of shape {part.shape} from row {first} on; ({count}, {dimension}) in all "
+                        "are expected",
+                    )
                 parts.append(part)
             return torch.from_numpy(np.concatenate(parts))
 
@@ -257,6 +268,7 @@ class Formation(FormationRun):
         samples = (self._work / "samples.txt").read_text().split("\n")
         holder = await self._stream(self.settings.labels.holder)
         answered: dict[str, tuple[Array, Array, list[Array]]] = {}
+        await self._all()  # while a party trains, it gives embeddings beyond the agreed share
         async with self._serving() as connections:
             for part, rows in zip(("calibration", "test"), self._rows[1:], strict=True):
                 ids = [samples[row] for row in rows.tolist()]
@@ -310,6 +322,7 @@ class Formation(FormationRun):
         found = {}
         for (part, (local, strong, embeddings)), rows in zip(answered.items(), self._rows[1:], strict=True):
             _, (labels,) = await holder.call("labels", {"part": part, "class_names": self._class_names}, [rows])
+            check_labels(holder.name, labels, len(rows), len(self._class_names))
             ids = np.array([samples[row] for row in rows.tolist()])
             subsets = answer_subsets(fusion, embeddings)
             found[part] = RouteAnswers.from_posteriors(ids, labels, local, strong, subsets)

@@ -13,9 +13,10 @@ from grpc import aio
 from torch import Tensor
 
 from gainroute.errors import GainrouteError
-from gainroute.federation.formation.tasks import Array, read_json_object, read_tensors, tensor_bytes, write_tensors
+from gainroute.federation.formation.tasks import Array, read_progress, read_result, tensor_bytes, write_tensors
 from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.base import PartyRefusedError, PartyUnavailableError
+from gainroute.federation.transport.bounds import MAX_TEXT
 from gainroute.federation.transport.grpc_session import ClientOptions, open_channel, rpc_error
 from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.federation.transport.proto import party_pb2_grpc
@@ -88,16 +89,12 @@ class TrainingStream:
                     raise PartyRefusedError(self.name, f"it answers task {reply.number}, not task {self._number}")
                 if reply.WhichOneof("result") != "progress":
                     break
-                self._on_progress(self.name, read_json_object(reply.progress, "progress"))
+                self._on_progress(self.name, read_progress(reply.progress))
             if reply.WhichOneof("result") != "done":
-                raise PartyRefusedError(self.name, f"task {kind!r}: {reply.failure.message[:2000]}")
+                raise PartyRefusedError(self.name, f"task {kind!r}: {reply.failure.message[:MAX_TEXT]}")
             self.sent_bytes += tensor_bytes(tensors)
             self.received_bytes += tensor_bytes(reply.done.tensors)
-            samples = sum(tensor.shape[0] for tensor in reply.done.tensors if len(tensor.shape) > 1)
-            if samples:
-                before = self._recent
-                self._recent = 0.8 * before[0] + samples, 0.8 * before[1] + time.monotonic() - began
-            return read_json_object(reply.done.values, "values"), read_tensors(reply.done.tensors)
+            values, arrays = read_result(kind, reply.done)
         except aio.AioRpcError as error:
             raise rpc_error(self.name, error.code(), error.details() or "") from error
         except asyncio.InvalidStateError as error:
@@ -106,6 +103,11 @@ class TrainingStream:
             if isinstance(error, (PartyRefusedError, PartyUnavailableError)):
                 raise
             raise PartyRefusedError(self.name, f"its answer to {kind!r} is not valid: {error}") from error
+        samples = sum(len(array) for array in arrays if array.ndim > 1)
+        if samples:
+            before = self._recent
+            self._recent = 0.8 * before[0] + samples, 0.8 * before[1] + time.monotonic() - began
+        return values, arrays
 
     async def close(self) -> None:
         """End the stream."""
@@ -155,11 +157,10 @@ class RemoteParties:
     def forward(self, rows: IntArray) -> list[Tensor]:
         """What the parties sent for this batch."""
         for stream, arrays in zip(self._streams, self._next, strict=True):
-            if len(arrays) != 1 or arrays[0].shape != (len(rows), self._dimension):
-                shapes = [array.shape for array in arrays]
-                raise PartyRefusedError(
-                    stream.name, f"it sent embeddings of shape {shapes}; ({len(rows)}, {self._dimension}) is expected"
-                )
+            found = [(array.shape, array.dtype.name) for array in arrays]
+            expected = (len(rows), self._dimension), "float32"
+            if found != [expected]:
+                raise PartyRefusedError(stream.name, f"it sent embeddings {found}; {expected} is expected")
         return [torch.from_numpy(arrays[0]) for arrays in self._next]
 
     def backward(self, gradients: Sequence[Tensor]) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from gainroute._util.files import write_json
 from gainroute._util.hashing import hash_text
 from gainroute._util.progress import Progress
@@ -18,11 +20,11 @@ from gainroute.federation.formation.remote import TrainingStream
 from gainroute.federation.formation.status import STAGES, status_file
 from gainroute.federation.formation.tasks import Array
 from gainroute.federation.pki.credentials import ReloadingCertificate
-from gainroute.federation.transport.base import PartyUnavailableError
+from gainroute.federation.transport.base import PartyRefusedError, PartyUnavailableError
 from gainroute.io.run_folder import RunFolder, read_json
 from gainroute.io.tables import read_table
 
-__all__ = ["FormationRun", "check_aligned"]
+__all__ = ["FormationRun", "check_aligned", "check_labels"]
 
 RETRY_SECONDS = 1.0
 
@@ -139,11 +141,8 @@ class FormationRun:
         return ", ".join(f"{name} {value:.0f}/s" for name, value in pace.items() if value)
 
     def _on_progress(self, party: str, state: Mapping[str, Any]) -> None:
-        self._status["parties"].setdefault(party, {}).update(
-            stage=str(state.get("stage", ""))[:80], done=state.get("done"), total=state.get("total"),
-            note=str(state.get("note", ""))[:80],
-        )  # fmt: skip
-        self.progress.say(f"{party}: {state.get('stage')} {state.get('done')}/{state.get('total')} {state.get('note')}")
+        self._status["parties"].setdefault(party, {}).update(state)
+        self.progress.say(f"{party}: {state['stage']} {state['done']}/{state['total']} {state['note']}")
         self._tell()
 
     async def _persist(self, stage: str, work: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
@@ -264,3 +263,11 @@ def check_aligned(party: str, values: Mapping[str, Any], samples: str) -> None:
     """Raise DataError unless a party has aligned the samples of this run."""
     if values.get("samples") != samples:
         raise DataError(f"party {party!r} has aligned other samples than this run: start a new version")
+
+
+def check_labels(party: str, labels: Array, count: int, classes: int) -> None:
+    """Raise PartyRefusedError unless these are the column numbers of `count` labels."""
+    if labels.shape != (count,) or labels.dtype.kind != "i" or not np.isin(labels, np.arange(classes)).all():
+        raise PartyRefusedError(
+            party, f"it sent labels of shape {labels.shape}; {count} of 0 … {classes - 1} are needed"
+        )

@@ -1,14 +1,16 @@
 """The coordinator's view of a party, whatever transport connects them.
 
-A transport is one function, registered by name, that returns a `PartyConnection`; see `transports`. Replies are
-validated exactly once, by `Reply.checked`, where a connection decodes the message of a party. The coordinator relies on
-it: shape, type and values of a `Reply` need no further check.
+A transport is one function, registered by name, that returns a `PartyConnection`; see `transports`. Messages of a
+party are validated exactly once, where a connection decodes them: by `PartyDescription`, by `Reply.checked`, and by
+`PartyError`, which cuts what the party gives as a reason. The coordinator relies on it: nothing of a description, an
+answer or an error needs a further check. `gainroute.federation.transport.bounds` states the bounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import uuid4
 
@@ -17,6 +19,16 @@ import numpy as np
 from gainroute._util.arrays import Float32Array, FloatArray
 from gainroute._util.registry import Registry
 from gainroute.errors import GainrouteError, PosteriorError
+from gainroute.federation.transport.bounds import (
+    MAX_CLASSES,
+    MAX_CODECS,
+    MAX_DIMENSION,
+    MAX_MODELS,
+    MAX_NAME,
+    MAX_VALUE,
+    is_name,
+    printable,
+)
 from gainroute.routing.inputs import check_posteriors
 
 if TYPE_CHECKING:
@@ -27,6 +39,7 @@ __all__ = [
     "ConnectedParty",
     "MaskingDescription",
     "ModelDescription",
+    "PartyAgreementError",
     "PartyConnection",
     "PartyDescription",
     "PartyError",
@@ -41,11 +54,11 @@ DEFAULT_TRANSPORT = "grpc"
 
 
 class PartyError(GainrouteError):
-    """A party could not answer. `party` is its name, `reason` the message without it."""
+    """A party could not answer. `party` is its name, `reason` the message without it, cut to a printable length."""
 
     def __init__(self, party: str, reason: str) -> None:
-        super().__init__(f"party {party!r}: {reason}")
-        self.party, self.reason = party, reason
+        self.party, self.reason = party, printable(reason)
+        super().__init__(f"party {party!r}: {self.reason}")
 
 
 class PartyUnavailableError(PartyError):
@@ -54,6 +67,10 @@ class PartyUnavailableError(PartyError):
 
 class PartyRefusedError(PartyError):
     """The party refused the request, or its answer is invalid. Asking again does not help."""
+
+
+class PartyAgreementError(PartyRefusedError):
+    """The party is well, and gives no more embeddings than was agreed."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +101,7 @@ class MaskingDescription:
 
 @dataclass(frozen=True)
 class PartyDescription:
-    """How a party describes itself.
+    """How a party describes itself; raises a `PartyRefusedError` if anything is out of bounds.
 
     Attributes
     ----------
@@ -98,6 +115,12 @@ class PartyDescription:
         Embedding codecs it can send: "float32", "float16", "int8".
     masking
         Set if it answers Round 1 masked, and only so.
+    max_samples
+        Maximum number of ids per request; 0 if it states none.
+    max_message_bytes
+        Longest request it accepts; 0 if it states none.
+    certificate_expires
+        When its certificate expires; None if unknown.
     """
 
     name: str
@@ -105,6 +128,35 @@ class PartyDescription:
     models: tuple[ModelDescription, ...]
     codecs: tuple[str, ...]
     masking: MaskingDescription | None = None
+    max_samples: int = 0
+    max_message_bytes: int = 0
+    certificate_expires: datetime | None = None
+
+    def __post_init__(self) -> None:
+        name = printable(self.name, MAX_NAME)
+        for what, names, least, most in (
+            ("names", (self.name,), 1, 1),
+            ("classes", self.classes, 2, MAX_CLASSES),
+            ("models", [model.hash for model in self.models], 0, MAX_MODELS),
+            ("codecs", self.codecs, 0, MAX_CODECS),
+        ):
+            if not least <= len(names) <= most or (what == "classes" and len(set(names)) < len(names)):
+                some = [text[:40] for text in names[:12]]
+                raise PartyRefusedError(
+                    name, f"it has {len(names)} {what}, such as {some}; {least} to {most} different ones are needed"
+                )
+            wrong = next((text for text in names if not is_name(text)), None)
+            if wrong is not None:
+                raise PartyRefusedError(
+                    name,
+                    f"{printable(wrong, 40)!r} is one of its {what}; 1 to {MAX_NAME} characters without control "
+                    "characters are needed",
+                )
+        for model in self.models:
+            if not 1 <= model.dimension <= MAX_DIMENSION:
+                raise PartyRefusedError(
+                    name, f"its embeddings have length {model.dimension}; 1 to {MAX_DIMENSION} are allowed"
+                )
 
     def model(self, model: str) -> ModelDescription:
         """Return the model version with this hash, or raise a `PartyRefusedError`."""
@@ -160,7 +212,7 @@ class Reply:
         payload_bytes
             Size of `values` on the wire.
         posterior
-            Whether rows must be distributions (Round 1) or just finite numbers (Round 2).
+            Whether rows must be distributions (Round 1) or just numbers within ±`MAX_VALUE` (Round 2).
         missing
             Positions of the ids that the party does not have, ascending.
 
@@ -186,8 +238,10 @@ class Reply:
                 check_posteriors(cast("FloatArray", values[None]), name="its posterior")
             except PosteriorError as error:
                 raise PartyRefusedError(party, str(error)) from error
-        elif not posterior and not np.isfinite(values).all():
-            raise PartyRefusedError(party, "its embedding has NaN or infinity: its model or its data are broken")
+        elif values.size and not max(values.max(), -values.min()) <= MAX_VALUE:  # false for NaN as well
+            raise PartyRefusedError(
+                party, f"its embedding has NaN, or a value beyond ±{MAX_VALUE:g}: its model or its data are broken"
+            )
         if len(missing):
             complete = np.full(shape, np.nan, np.float32)
             complete[np.delete(np.arange(rows), positions)] = values

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from gainroute.errors import InputError, SettingError
 from gainroute.federation.pki.certificates import CertificateFiles, Identity
 from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.base import (
+    PartyAgreementError,
     PartyDescription,
     PartyError,
     PartyRefusedError,
@@ -34,6 +35,12 @@ __all__ = ["ClientOptions", "GrpcConnection", "connect_grpc"]
 DEFAULT_MESSAGE_BYTES = 4 << 20  # gRPC's own limit, where a party states none
 STABLE_SECONDS = 1.0  # a connection that lasted longer is replaced at once when it ends
 CLOSED = "the connection was closed: open a new one"
+
+ERRORS: Mapping[int, type[PartyError]] = {
+    pb.Failure.CODE_QUOTA: PartyUnavailableError,
+    pb.Failure.CODE_UNAVAILABLE: PartyUnavailableError,
+    pb.Failure.CODE_AGREEMENT: PartyAgreementError,
+}
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +90,7 @@ class GrpcConnection:
     @property
     def certificate_expires(self) -> datetime | None:
         """When the party's certificate expires, as last described; None if the party has not been reached."""
-        seconds = self._session.described.certificate_not_after if self._session is not None else 0
-        return datetime.fromtimestamp(seconds, timezone.utc) if seconds else None
+        return None if self._session is None else self._session.description.certificate_expires
 
     async def describe(self) -> PartyDescription:
         """Ask the party to describe itself, which also makes it look for new model versions."""
@@ -136,17 +142,17 @@ class GrpcConnection:
         return await self._send(session, request, ids)
 
     def _send(self, session: GrpcSession, request: pb.Request, ids: Sequence[Any]) -> Awaitable[Reply]:
-        description, limits = session.description, session.described
+        description = session.description
         width, encoding = description.model(request.model).dimension, request.codec
         if request.round == pb.ROUND_POSTERIORS:
             width, encoding = len(description.classes), POSTERIOR_ENCODING
         else:
             description.check_codec(encoding)
-        message_bytes = min(limits.max_message_bytes or DEFAULT_MESSAGE_BYTES, self._options.max_message_bytes)
+        message_bytes = min(description.max_message_bytes or DEFAULT_MESSAGE_BYTES, self._options.max_message_bytes)
+        limits: dict[str, int] = {"max_samples": description.max_samples, "message_bytes": message_bytes}
         try:
             texts = id_texts(ids)
-            parts = [pb.Request(ids=texts[part]) for part in
-                     chunks(texts, width, max_samples=limits.max_samples, message_bytes=message_bytes)]  # fmt: skip
+            parts = [pb.Request(ids=texts[part]) for part in chunks(texts, width, **limits)]
         except (InputError, UnicodeEncodeError) as error:
             raise PartyRefusedError(self.name, f"an id is not valid: {error}") from error
         if request.mask_plan and len(parts) > 1:  # the other parties might split it elsewhere, and no mask would cancel
@@ -154,7 +160,13 @@ class GrpcConnection:
             raise PartyRefusedError(self.name, reason + "max_message_bytes, or lower the coordinator's max_batch")
         for part in parts:
             part.MergeFrom(request)
-        replies = [session.request(part, partial(self._read, part, width, encoding)) for part in parts]
+        replies: list[asyncio.Future[Reply]] = []
+        try:
+            replies.extend(session.request(part, partial(self._read, part, width, encoding)) for part in parts)
+        except PartyError:  # too many are queued: those of this request are withdrawn
+            for reply in replies:
+                reply.cancel()
+            raise
         return replies[0] if len(replies) == 1 else _joined(replies, width)
 
     def _read(self, request: pb.Request, width: int, encoding: str, response: pb.Response) -> Reply:
@@ -168,8 +180,8 @@ class GrpcConnection:
             )
         if kind is None:
             raise PartyRefusedError(self.name, "its response holds neither an answer nor a failure")
-        temporary = response.failure.code in (pb.Failure.CODE_QUOTA, pb.Failure.CODE_UNAVAILABLE)
-        raise (PartyUnavailableError if temporary else PartyRefusedError)(self.name, response.failure.message)
+        kind, reason = ERRORS.get(response.failure.code, PartyRefusedError), response.failure.message
+        raise kind(self.name, reason or "it refuses the request without a reason")
 
     # ---- staying connected --------------------------------------------------------------------------
 

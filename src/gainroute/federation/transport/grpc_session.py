@@ -105,8 +105,7 @@ class GrpcSession:
         Timeouts and limits.
     """
 
-    description: PartyDescription  # as last described
-    described: pb.DescribeReply  # the same as received, with the party's limits
+    description: PartyDescription  # the last valid one
 
     def __init__(self, party: str, address: str, credentials: grpc.ChannelCredentials, options: ClientOptions) -> None:
         self.party = party
@@ -138,10 +137,10 @@ class GrpcSession:
     async def describe(self) -> PartyDescription:
         """Ask the party to describe itself, and keep the result in `description`."""
         try:
-            self.described = await self._stub.Describe(pb.DescribeRequest(), timeout=self._timeout)
+            reply = await self._stub.Describe(pb.DescribeRequest(), timeout=self._timeout)
         except aio.AioRpcError as error:
             raise rpc_error(self.party, error.code(), error.details() or "") from error
-        self.description = read_description(self.party, self.described)
+        self.description = read_description(self.party, reply)
         return self.description
 
     def offers(self, model: str) -> bool:

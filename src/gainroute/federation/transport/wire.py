@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 
 import numpy as np
 import numpy.typing as npt
 
 from gainroute.errors import GainrouteError, InputError
 from gainroute.federation.transport.base import ModelDescription, PartyDescription, PartyRefusedError, Reply
+from gainroute.federation.transport.bounds import LATEST_SECOND
 from gainroute.federation.transport.masked import read_masking
 from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.routing.payload import decode, encode
@@ -73,16 +75,18 @@ def failure(request: pb.Request, code: pb.Failure.Code, message: str, retry_afte
 def read_description(party: str, reply: pb.DescribeReply) -> PartyDescription:
     """Return the validated description of a party."""
     if reply.name != party:
-        raise PartyRefusedError(party, f"it calls itself {reply.name!r}: check its address and its settings")
-    if len(reply.classes) < 2 or len(set(reply.classes)) < len(reply.classes):
+        raise PartyRefusedError(party, f"it calls itself {reply.name[:300]!r}: check its address and its settings")
+    end = reply.certificate_not_after
+    if not 0 <= end <= LATEST_SECOND:
         raise PartyRefusedError(
-            party, f"its classes are {list(reply.classes)}; two or more different names are required"
+            party, f"its certificate expires {end} seconds after 1970; 0 (unknown) to {LATEST_SECOND} are allowed"
         )
-    if any(model.dimension < 1 or not model.hash for model in reply.models):
-        raise PartyRefusedError(party, "it offers a model without a hash or without a dimension")
-    models = tuple(ModelDescription(model.hash, model.dimension) for model in reply.models)
     masking = read_masking(party, reply.masking) if reply.HasField("masking") else None
-    return PartyDescription(reply.name, tuple(reply.classes), models, tuple(reply.codecs), masking)
+    return PartyDescription(
+        reply.name, tuple(reply.classes),
+        tuple(ModelDescription(model.hash, model.dimension) for model in reply.models), tuple(reply.codecs), masking,
+        reply.max_samples, reply.max_message_bytes, datetime.fromtimestamp(end, timezone.utc) if end else None,
+    )  # fmt: skip
 
 
 def read_answer(
@@ -91,13 +95,15 @@ def read_answer(
     """Decode and validate an answer; `shape` is the number of ids and the length of a row."""
     tensor = answer.values
     if answer.model != model:
-        raise PartyRefusedError(party, f"it answered with model {answer.model!r}; {model!r} was requested")
+        raise PartyRefusedError(party, f"it answered with model {answer.model[:300]!r}; {model!r} was requested")
+    if len(answer.missing) > shape[0]:
+        raise PartyRefusedError(party, f"it reports {len(answer.missing)} of {shape[0]} ids as missing")
     missing = list(answer.missing)
     expected = [shape[0] - len(missing), shape[1]]
-    if tensor.encoding != encoding or list(tensor.shape) != expected:
+    found = list(tensor.shape[:3])
+    if tensor.encoding != encoding or found != expected:
         raise PartyRefusedError(
-            party,
-            f"it sent {tensor.encoding!r} of shape {list(tensor.shape)}; {encoding!r} of shape {expected} is expected",
+            party, f"it sent {tensor.encoding[:40]!r} of shape {found}; {encoding!r} of shape {expected} is expected"
         )
     try:
         values = decode(tensor.data, expected[0], expected[1], encoding)

@@ -160,6 +160,7 @@ def status_json(coordinator: Coordinator, *, named: bool = True) -> dict[str, An
                 "address": addresses[link.name],
                 "model": deployment.model(link.name),
                 "dimension": link.dimensions.get(deployment.hash),
+                "circuit": {f"round{number}": circuit.state for number, circuit in link.circuits.items()},
             }
             for link in coordinator.parties.links.values()
         ],

@@ -195,7 +195,8 @@ function showParties(status) {
     const days = status.certificates[`party ${party.name}`];
     const kept = days === undefined ? "" : `\n${validity(days)}`;
     const since = duration(status.time - party.since);
-    text(node.children[3], party.state === "ok" ? `${party.address} · answers in ${withUnit(party.latency_ms)}${kept}` : `for ${since}: ${plain(party)}`);
+    const paused = party.circuit.round2 === "closed" ? "" : "\n▲ not asked in Round 2 until it answers in time";
+    text(node.children[3], party.state === "ok" ? `${party.address} · answers in ${withUnit(party.latency_ms)}${kept}${paused}` : `for ${since}: ${plain(party)}`);
   });
 }
 

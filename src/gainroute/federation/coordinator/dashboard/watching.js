@@ -14,6 +14,11 @@ const ALARMS = {
     "The weak answers are better or worse than calibration says.",
     "The expected gains are wrong as well. Recalibrate from the log, load the result as shadow router, and swap it in.",
   ],
+  parties: [
+    "A party answers differently from calibration.",
+    "Ask the party that is named what has changed: its data, its model, or someone who tampers with it. Until then, treat answers with caution; " +
+      "remove it from the route table, or recalibrate if the change is meant to stay. Then reset the alarm below. With two parties, it can be either.",
+  ],
   scores: [
     "The samples differ from those of calibration.",
     "Find out what changed: a sensor, a customer, a season. Collect labels; recalibrate if the change persists. The alarm ends by itself.",
@@ -107,12 +112,17 @@ export class Watching {
     const { scores, collaboration: helps, labels } = found;
     text($("drift-about"), labels
       ? `Monitored since ${clock(found.since)}, with ${many(labels, "true label")}. Probability of a false alarm: at most ${percent(found.false_alarm, 0)} over ${count(found.horizon)}.`
-      : `Monitored since ${clock(found.since)}. Without true labels (POST /feedback), only the scores are monitored.`);
+      : `Monitored since ${clock(found.since)}. Without true labels (POST /feedback), only the scores and the parties are monitored.`);
     const rows = [];
     if (scores) {
       rows.push(["Scores", `distance ${number(scores.distance)} of ${number(scores.limit)} allowed`, scores.drifted ? "▲ differ from calibration" : "✓ as in calibration", scores.drifted]);
       rows.push(["Fixed threshold", `${percent(scores.fixed_rate)} would be escalated, ${percent(scores.calibration_rate)} in calibration`, `stability index ${number(scores.stability_index, 2)}`]);
     } else rows.push(["Scores", `compared after every ${count(found.window)} samples`, "not yet"]);
+    for (const [name, party] of Object.entries(found.parties ?? {})) {
+      const bad = party.changed.length > 0;
+      const was = `agreement with the others ${number(party.agreement, 2)} (calibration: ${number(party.reference_agreement, 2)}), confidence ${number(party.confidence, 2)} (${number(party.reference_confidence, 2)})`;
+      rows.push([`Party ${name}`, was, bad ? `▲ ${party.changed.join(" and ")} changed` : "✓ as in calibration", bad]);
+    }
     if (labels) {
       const off = found.alarms.calibration !== undefined;
       const near = Math.abs(found.confidence_gap) <= 0.05;

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from gainroute.control.budget import ControlledDecision
 from gainroute.control.drift import DriftMonitor
 from gainroute.control.drift_report import DriftReport
+from gainroute.control.party_drift import PartyDrift, PartyMonitor
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.decision_log.label_holders import named
 from gainroute.federation.coordinator.decision_log.reading import column, local_posteriors
@@ -37,7 +38,8 @@ __all__ = ["ALARMS", "LiveDrift"]
 
 log = logging.getLogger("gainroute.coordinator")
 
-ALARMS = ("scores", "calibration", "collaboration")
+ALARMS = ("scores", "parties", "calibration", "collaboration")
+RENEWED = ("scores", "parties")  # alarms whose text follows what is found
 STATE = "drift:"  # followed by the router's hash: every router has its own monitor
 MOST_LABELS = 500  # per call: a label costs some 50 µs
 SAVE_SECONDS = 30.0  # greatest age of the saved scores; labels and alarms are saved at once
@@ -71,8 +73,10 @@ class LiveDrift:
         self.labels_wait = True  # there may be some from before the start
         self._settings, self._log, self._operator = settings, decisions, operator
         self._evidence: LabelEvidence | None = None
+        self._parties: PartyMonitor | None = None
         # Copies: the monitor itself may be at work in another thread.
         self._report: DriftReport | None = None
+        self.parties: dict[str, PartyDrift] = {}  # by name; empty until there is a reference
         self._recommended: float | None = None
         self._hash = ""
         self._taken = 0  # number of the last label read
@@ -83,8 +87,10 @@ class LiveDrift:
 
     # ---- input -----------------------------------------------------------------------------------
 
-    async def examine(self, deployment: Deployment, score: FloatArray, escalated: BoolArray) -> None:
-        """Feed the monitor with new scores of this deployment, and with new labels."""
+    async def examine(
+        self, deployment: Deployment, score: FloatArray, escalated: BoolArray, local: Sequence[FloatArray] = ()
+    ) -> None:
+        """Feed the monitor with new scores and local posteriors of this deployment, and with new labels."""
         if not self.enabled:
             await self._protect(deployment)  # remove a floor set before the last restart
             return
@@ -93,6 +99,9 @@ class LiveDrift:
         before = monitor.scores
         if len(score):
             await asyncio.to_thread(monitor.observe_scores, score, escalated)
+        if self._parties is not None:
+            await asyncio.to_thread(_observe_parties, self._parties, local)
+            self.parties = dict(zip(deployment.parties, self._parties.report(), strict=False))
         labels = await self._take_labels(deployment, evidence) if self.labels_wait else 0
         report = self._report
         if report is None or labels or monitor.scores is not before:
@@ -102,7 +111,7 @@ class LiveDrift:
             for name in set(withheld) - set(self.withheld):
                 log.warning("alarm %s is withheld: %s", name, withheld[name], extra={"alarm": name, "raised": False})
             self.withheld = withheld
-        changed = self._note_alarms(report, named(evidence.labels))
+        changed = self._note_alarms(report.alarms | self._party_alarm(), named(evidence.labels))
         if self._settings.protect:
             if self._recommended is None or self.protection is None:
                 self.protection = self._recommended
@@ -119,6 +128,9 @@ class LiveDrift:
         if evidence is None:
             return {}
         evidence.reset()
+        if self._parties is not None:
+            self._parties.reset()
+        self.parties = {}
         self._report, self._recommended = evidence.all.report(), None
         self.alarms, self.withheld, self.protection, self._since = {}, {}, None, time.time()
 
@@ -160,6 +172,7 @@ class LiveDrift:
             "confidence_gap": report.confidence_gap,
             "changed_classes": [str(name) for name in report.changed_classes],
             "collaboration": asdict(report.collaboration),
+            "parties": {name: asdict(found) for name, found in self.parties.items()},
             "protect": self._settings.protect,
             "protection": self.protection,
             "recommended_min_gain": self._recommended,
@@ -181,13 +194,18 @@ class LiveDrift:
         evidence = LabelEvidence(lambda: DriftMonitor(deployment.router, **given), settings.trusted_holders)
         kept = (await asyncio.to_thread(get_state, self._log.path, (state,))).get(state)
         self.alarms, self.withheld, self.protection, self._since = {}, {}, None, time.time()
+        bounds = {name: getattr(settings, name) for name in ("window", "horizon", "false_alarm")}
+        self._parties = PartyMonitor(len(deployment.parties), deployment.router.party_statistics_, **bounds)
         if kept is not None:
             try:
                 evidence.all.restore(kept["monitor"])
                 evidence.restore(kept.get("evidence", {}))
+                if "parties" in kept:  # not in states of earlier versions
+                    self._parties.restore(kept["parties"])
             except (SettingError, KeyError, TypeError, ValueError) as error:
                 log.warning("the drift monitor starts afresh: %s", error)
                 evidence.reset()
+                self._parties.reset()
             else:
                 self.alarms = {name: DriftAlarm(**alarm) for name, alarm in kept["alarms"].items()}
                 self.protection = kept["protection"] if settings.protect else None
@@ -215,22 +233,34 @@ class LiveDrift:
             await asyncio.to_thread(evidence.feed, useful, feed)
         return len(rows)
 
-    def _note_alarms(self, report: DriftReport, labels_by: str) -> bool:
+    def _party_alarm(self) -> dict[str, str]:
+        """The alarm that names the parties that have changed, if there are any."""
+        changed = {name: found for name, found in self.parties.items() if found.changed}
+        if not changed:
+            return {}
+        texts = "; ".join(f"party {name!r}: {found}" for name, found in changed.items())
+        e_value, limit = max(found.e_value for found in changed.values()), next(iter(changed.values())).limit
+        all_of_them = ", of all parties: rather the data have changed than one of them"
+        everyone = all_of_them if len(changed) == len(self.parties) else ""
+        return {"parties": f"{texts}; e-value {e_value:.3g} ≥ {limit:g}{everyone}"}
+
+    def _note_alarms(self, alarms: Mapping[str, str], labels_by: str) -> bool:
         """Log new and ended alarms; returns whether there are any."""
         now = time.time()
         new = {
-            n: DriftAlarm(now, text, "" if n == "scores" else labels_by)
-            for n, text in report.alarms.items()
+            n: DriftAlarm(now, text, "" if n in RENEWED else labels_by)
+            for n, text in alarms.items()
             if n not in self.alarms
         }
-        gone = [n for n in self.alarms if n not in report.alarms]
+        gone = [n for n in self.alarms if n not in alarms]
         for name, alarm in new.items():
             log.warning("alarm %s: %s", name, alarm, extra={"alarm": name, "raised": True, "router": self._hash})
         for name in gone:
             log.info("alarm %s has ended", name, extra={"alarm": name, "raised": False, "router": self._hash})
-        # An alarm keeps the evidence it was raised with; only scores are compared again in every window.
+        # An alarm keeps the evidence it was raised with; scores are compared again, and more parties may be named.
         stand = {n: a for n, a in self.alarms.items() if n not in gone}
-        self.alarms = {n: DriftAlarm(a.since, report.alarms[n]) if n == "scores" else a for n, a in stand.items()} | new
+        renewed = {n: DriftAlarm(a.since, alarms[n]) for n, a in stand.items() if n in RENEWED}
+        self.alarms = stand | renewed | new
         return bool(new or gone)
 
     async def _protect(self, deployment: Deployment) -> None:
@@ -251,6 +281,7 @@ class LiveDrift:
         state = {
             "monitor": self._evidence.all.state(),
             "evidence": self._evidence.state(),
+            "parties": None if self._parties is None else self._parties.state(),
             "alarms": {name: asdict(alarm) for name, alarm in self.alarms.items()},
             "protection": self.protection,
             "since": self._since,
@@ -262,6 +293,11 @@ class LiveDrift:
         keep = [STATE + identity for identity in hashes]
         connection.execute("DELETE FROM state WHERE name LIKE ? AND name NOT IN (?, ?, ?)", (f"{STATE}%", *keep))
         self._saved = time.monotonic()
+
+
+def _observe_parties(monitor: PartyMonitor, local: Sequence[FloatArray]) -> None:
+    if local:
+        monitor.observe(np.concatenate(local, axis=1))
 
 
 def _feed(deployment: Deployment, monitor: DriftMonitor, rows: Sequence[sqlite3.Row]) -> None:

@@ -26,6 +26,7 @@ log = logging.getLogger("gainroute.coordinator")
 # Samples kept until they are examined; beyond that they are skipped, so that memory is bounded.
 MOST_SCORES = 50_000
 MOST_SHADOWED = 4096
+MOST_POSTERIOR_BYTES = 32 << 20
 
 
 class Monitor:
@@ -39,7 +40,8 @@ class Monitor:
         self._seconds, self._operator = settings.seconds, operator
         self._scores: list[tuple[str, FloatArray, BoolArray]] = []
         self._outcomes: list[Outcome] = []
-        self._waiting = self._shadowed = 0
+        self._local: list[tuple[str, FloatArray]] = []
+        self._waiting = self._shadowed = self._local_bytes = 0
         self.lock = asyncio.Lock()  # to be held while `drift` or `shadow` is changed
         self._ticking: asyncio.Task[None] | None = None
 
@@ -75,6 +77,9 @@ class Monitor:
         self._waiting += n
         if self._waiting <= MOST_SCORES:  # not the whole outcome, which holds the posteriors
             self._scores.append((outcome.deployment.hash, outcome.score, outcome.wanted))
+        if self.drift.enabled and outcome.deployment.masked is None and self._local_bytes <= MOST_POSTERIOR_BYTES:
+            self._local_bytes += outcome.local.nbytes
+            self._local.append((outcome.deployment.hash, outcome.local))
         if self.shadow.shadow is not None and self._shadowed + n <= MOST_SHADOWED:
             self._shadowed += n
             self._outcomes.append(outcome)
@@ -85,12 +90,14 @@ class Monitor:
         """Examine everything that is new since the last call."""
         async with self.lock:
             deployment = self._operator.deployment
-            scores, outcomes = self._scores, self._outcomes
-            self._scores, self._outcomes, self._waiting, self._shadowed = [], [], 0, 0
+            scores, outcomes, posteriors = self._scores, self._outcomes, self._local
+            self._scores, self._outcomes, self._local = [], [], []
+            self._waiting = self._shadowed = self._local_bytes = 0
             own = [(score, wanted) for identity, score, wanted in scores if identity == deployment.hash]
             score = np.concatenate([np.zeros(0), *(s for s, _ in own)])
             wanted = np.concatenate([np.zeros(0, dtype=bool), *(w for _, w in own)])
-            await self.drift.examine(deployment, score, wanted)
+            local = [values for identity, values in posteriors if identity == deployment.hash]
+            await self.drift.examine(deployment, score, wanted, local)
             await self.shadow.examine(deployment, outcomes)
 
     async def refresh(self) -> None:
@@ -105,7 +112,7 @@ class Monitor:
     def alarms(self, *, named: bool = True) -> list[dict[str, Any]]:
         """Current alarms, the most serious first; unless `named`, without whose labels they were."""
         found = self.drift.alarms
-        order = ("collaboration", "calibration", "scores")
+        order = ("parties", "collaboration", "calibration", "scores")
         texts = {name: str(alarm) if named else alarm.text for name, alarm in found.items()}
         return [{"name": n, "since": found[n].since, "text": texts[n]} for n in order if n in found]
 

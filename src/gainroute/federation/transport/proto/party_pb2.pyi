@@ -153,6 +153,7 @@ class Failure(_message.Message):
         CODE_TOO_LARGE: _ClassVar[Failure.Code]
         CODE_UNAVAILABLE: _ClassVar[Failure.Code]
         CODE_INTERNAL: _ClassVar[Failure.Code]
+        CODE_AGREEMENT: _ClassVar[Failure.Code]
     CODE_UNSPECIFIED: Failure.Code
     CODE_INVALID: Failure.Code
     CODE_UNKNOWN_MODEL: Failure.Code
@@ -160,6 +161,7 @@ class Failure(_message.Message):
     CODE_TOO_LARGE: Failure.Code
     CODE_UNAVAILABLE: Failure.Code
     CODE_INTERNAL: Failure.Code
+    CODE_AGREEMENT: Failure.Code
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
