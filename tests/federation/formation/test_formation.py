@@ -21,12 +21,18 @@ from gainroute.federation.formation.pseudonyms import PseudonymTable
 from gainroute.federation.formation.remote import TrainingStream
 from gainroute.federation.formation.status import read_status
 from gainroute.federation.party.process import PartyNode
-from gainroute.federation.party.settings import AuditSettings, PartySettings, SourceSettings, TrainingSettings
+from gainroute.federation.party.settings import (
+    AgreementSettings,
+    AuditSettings,
+    PartySettings,
+    SourceSettings,
+    TrainingSettings,
+)
 from gainroute.federation.pki.authority import Authority
 from gainroute.federation.pki.certificates import Identity
 from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.pki.signatures import Trust, TrustSettings, create_key
-from gainroute.federation.transport.base import PartyRefusedError
+from gainroute.federation.transport.base import PartyAgreementError, PartyRefusedError
 from gainroute.io.views import PartyView
 from gainroute.routing.artifacts import load
 from gainroute.training.prepare import split_rows
@@ -68,6 +74,7 @@ class Organisations:
             source=SourceSettings(run=home / "models"),
             listen="127.0.0.1:0",
             audit=AuditSettings(path=home / "audit.jsonl"),
+            agreement=AgreementSettings(escalation_share=0.0, burst=0),
             training=TrainingSettings(
                 coordinators=("hub",),
                 views=home / "views.npz",
@@ -99,10 +106,24 @@ async def formed(
     try:
         settings = organisations.federation(nodes, **plan)
         formation = Formation(settings, version, Progress(), wait=5, models_of=models_of)
-        return formation, await formation.run()
+        results = await formation.run()
+        await require_agreement(formation)
+        return formation, results
     finally:
         for node in nodes.values():
             await node.stop(1)
+
+
+async def require_agreement(formation: Formation) -> None:
+    """While the federation forms, embeddings are given; afterwards, none without Round 1 and beyond the share."""
+    ids = (formation._work / "samples.txt").read_text().split("\n")[:3]
+    models = formation._state["done"]["deploy"]["models"]
+    async with formation._serving() as connections:
+        for connection in connections:
+            ask = {"model": models[connection.name], "request_id": "r"}
+            await connection.posteriors(ids, **ask)
+            with pytest.raises(PartyAgreementError):
+                await connection.embeddings(ids, codec="float32", **ask)
 
 
 def test_a_federation_equals_training_in_one_place(tmp_path):

@@ -99,7 +99,7 @@ def test_exactly_one_source_is_needed(source, message):
         (
             "GAINROUTE_PARTY_LISTN",
             "x",
-            "is set, but is not a setting; known are GAINROUTE_PARTY_AUDIT_KEEP",
+            "is set, but is not a setting; known are GAINROUTE_PARTY_AGREEMENT_BURST",
         ),
         ("GAINROUTE_PARTY_QUOTA_X", "x", "GAINROUTE_PARTY_QUOTA_SAMPLES_PER_MINUTE"),
         ("GAINROUTE_PARTY_QUOTA", "x", "is not a setting"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -14,6 +15,7 @@ import grpc
 
 from gainroute.errors import GainrouteError
 from gainroute.federation.formation.tasks import read_json_object, read_tensors, tensor_bytes, write_tensors
+from gainroute.federation.party.agreement import Agreement
 from gainroute.federation.party.audit import AuditLog
 from gainroute.federation.party.settings import PartySettings
 from gainroute.federation.pki.access import Access, AccessDeniedError, Caller, peer_certificate
@@ -65,12 +67,21 @@ class TrainingService(party_pb2_grpc.TrainingServicer):  # type: ignore[misc]  #
         The party's audit log.
     deployed
         Called after a new version was written: the party serves it from then on.
+    agreement
+        The agreed share of escalations, if there is one. It is lifted while a coordinator trains: calibration needs
+        both rounds of every held-out sample.
     """
 
     def __init__(
-        self, settings: PartySettings, access: Access, audit: AuditLog, deployed: Callable[[], Awaitable[None]]
+        self,
+        settings: PartySettings,
+        access: Access,
+        audit: AuditLog,
+        deployed: Callable[[], Awaitable[None]],
+        agreement: Agreement | None = None,
     ) -> None:
         self._settings, self._access, self._audit, self._deployed = settings, access, audit, deployed
+        self._agreement = agreement
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="training")
         self._turn = asyncio.Lock()
         self._active: _Run | None = None
@@ -88,11 +99,13 @@ class TrainingService(party_pb2_grpc.TrainingServicer):  # type: ignore[misc]  #
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
         async with self._turn:  # waits for the last task of a stream that was cut off
             self._active = run = _Run(caller, context)
+            lifted = contextlib.nullcontext() if self._agreement is None else self._agreement.lifted(caller.name)
             try:
                 trainer = self._trainer(run)
-                async for task in tasks:
-                    self._access.recheck(caller, certificate)
-                    await context.write(await self._carry_out(run, trainer, task))
+                with lifted:
+                    async for task in tasks:
+                        self._access.recheck(caller, certificate)
+                        await context.write(await self._carry_out(run, trainer, task))
             except AccessDeniedError as error:
                 self._record(caller, f"denied: {error}")
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))

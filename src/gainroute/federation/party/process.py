@@ -68,7 +68,8 @@ class PartyNode:
         if trains:
             from gainroute.federation.formation.training_service import TrainingService
 
-            self._training = TrainingService(settings, access, self._service.audit, self._service.rescan)
+            service = self._service
+            self._training = TrainingService(settings, access, service.audit, service.rescan, service.agreement)
         self._server = GrpcServer(self._service, access, self._certificate, options, self._training)
         self._rescanning: asyncio.Task[None] | None = None
         self.address = ""

@@ -1,4 +1,4 @@
-"""How a party handles a request: check it, charge it to the quota, compute the answer, write the audit line."""
+"""How a party handles a request: check it against quota and agreement, compute the answer, write the audit line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from gainroute.errors import DataError, GainrouteError, InputError
+from gainroute.federation.party.agreement import Agreement
 from gainroute.federation.party.audit import AuditLog
 from gainroute.federation.party.masked import MaskedRoundOne, MaskingRefusedError
 from gainroute.federation.party.model import ModelVersion, is_temporary
@@ -68,6 +69,7 @@ class PartyService:
         )
         masked = settings.privacy.round1 == "masked"
         self._masked = MaskedRoundOne(settings.name, settings.privacy) if masked else None
+        self.agreement = None if settings.agreement is None else Agreement(settings.agreement, clock)
         self._models = ThreadPoolExecutor(settings.workers, thread_name_prefix="model")
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="scan")
         self.versions = source.scan()
@@ -147,6 +149,9 @@ class PartyService:
             recorded = self._requests.refused(caller, request, outcome, refused.message)
         if not recorded:
             return failure(request, pb.Failure.CODE_UNAVAILABLE, "its audit log cannot be written")
+        if self.agreement is not None and request.round == pb.ROUND_POSTERIORS and response.HasField("answer"):
+            lacking = {*response.answer.missing, *response.answer.withheld}
+            self.agreement.asked(caller.name, [name for i, name in enumerate(request.ids) if i not in lacking])
         return response
 
     def _check(self, caller: Caller, request: pb.Request) -> ModelVersion:
@@ -188,6 +193,10 @@ class PartyService:
             raise _RefusedError(
                 code.CODE_TOO_LARGE if too_large else code.CODE_QUOTA, over.message, over.retry_after or 0.0
             )
+        if self.agreement is not None and round_ == 2:
+            why = self.agreement.take(caller.name, request.model, request.ids)
+            if why:
+                raise _RefusedError(code.CODE_AGREEMENT, why)
         return version
 
     def _compute(self, version: ModelVersion, request: pb.Request) -> tuple[pb.Response, str]:

@@ -16,6 +16,7 @@ from gainroute.routing.payload import CODECS
 
 __all__ = [
     "PREFIX",
+    "AgreementSettings",
     "AuditSettings",
     "PartySettings",
     "PrivacySettings",
@@ -129,6 +130,43 @@ class QuotaSettings:
         for name, value in vars(self).items():
             if value < 0:
                 raise SettingError(f"quota.{name} is {value}; 0 (no limit) or more is needed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreementSettings:
+    """The share of escalations agreed with the coordinators, which the party enforces by its own count.
+
+    An embedding is given only for a sample that Round 1 was answered for within the window. Without this table there is
+    no such limit.
+
+    Attributes
+    ----------
+    escalation_share
+        Embeddings per distinct sample of Round 1, at most; somewhat above the budget of the router.
+    window_seconds
+        How far back samples and embeddings are counted.
+    burst
+        Embeddings beyond the share, per window: of the first few samples, more than the share may be escalated.
+    max_ids
+        Most samples remembered per coordinator, about 0.2 kB each. With more within a window, the window is the latest
+        `max_ids` samples.
+    """
+
+    escalation_share: float
+    window_seconds: float = 600.0
+    burst: int = 20
+    max_ids: int = 250_000
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.escalation_share <= 1:
+            raise SettingError(
+                f"agreement.escalation_share is {self.escalation_share}; a share in [0, 1] is needed, such as 0.3"
+            )
+        if not 0 < self.window_seconds < float("inf"):
+            raise SettingError(f"agreement.window_seconds is {self.window_seconds}; a number above 0 is needed")
+        for name, least in (("burst", 0), ("max_ids", 1)):
+            if getattr(self, name) < least:
+                raise SettingError(f"agreement.{name} is {getattr(self, name)}; at least {least} is needed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +302,7 @@ class PartySettings:
         Names of the coordinators that are answered.
     tls
         The party's certificate and key, and the authority it trusts.
-    source, views, quota, audit, privacy, training, trust
+    source, views, quota, agreement, audit, privacy, training, trust
         See the classes. With `trust`, model versions have to be signed.
     listen
         ``host:port``; port 0 takes a free one.
@@ -295,6 +333,7 @@ class PartySettings:
     listen: str = "127.0.0.1:7443"
     views: ViewSettings = field(default_factory=ViewSettings)
     quota: QuotaSettings = field(default_factory=QuotaSettings)
+    agreement: AgreementSettings | None = None
     audit: AuditSettings = field(default_factory=AuditSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
