@@ -235,8 +235,8 @@ def messages(folder: Path) -> Iterator[Target]:
         loop.run_until_complete(service.answer(caller, message))
 
     def description(message: Any) -> None:
-        read_description("a", message)
-        connection._session = type("Session", (), {"described": message})  # what it keeps after `Describe`
+        found = read_description("a", message)
+        connection._session = type("Session", (), {"description": found})  # what it keeps after `Describe`
         _ = connection.certificate_expires
 
     def response(message: Any) -> None:
