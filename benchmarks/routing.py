@@ -45,7 +45,7 @@ def _default_against_paper() -> Iterator[Row]:
         for call in calls:
             call()
         ours, other = (1e6 * seconds / batch for seconds in interleaved(calls, repeats))
-        what = f"K=10, batch {batch:,}: µs a sample, our default against the paper's router"
+        what = f"K=10, batch {batch:,}: µs per sample, our default against the paper's router"
         yield row(what, ours, other, ours / other)
 
 

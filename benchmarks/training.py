@@ -50,7 +50,7 @@ def run() -> Iterator[Row]:
     whole_epoch()
     ours, other = interleaved([partial(timed, split_epoch), partial(timed, whole_epoch)], 7)
     ratio = other / ours
-    yield row("samples a second, split against monolithic", samples / ours, samples / other, ratio, ">= 0.9")
+    yield row("samples per second, split against monolithic", samples / ours, samples / other, ratio, ">= 0.9")
 
 
 def _models() -> tuple[list[nn.Module], FusionHead]:

@@ -15,6 +15,7 @@ from synthetic import World, world
 
 import gainroute as gr
 from gainroute.federation.coordinator.app import create_app
+from gainroute.federation.coordinator.client_settings import TokenSettings
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.settings import (
     CoordinatorSettings,
@@ -24,7 +25,6 @@ from gainroute.federation.coordinator.settings import (
     RoundSettings,
     RouterSettings,
     ServerSettings,
-    TokenSettings,
 )
 from gainroute.federation.coordinator.strong_source import StrongSource, from_function
 from gainroute.federation.coordinator.tokens import hash_token

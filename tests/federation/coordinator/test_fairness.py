@@ -13,11 +13,12 @@ from waiting import until
 
 from gainroute._util.allowance import Allowance
 from gainroute.federation.coordinator.api.feedback import CHUNK
+from gainroute.federation.coordinator.client_settings import ClientQuotaSettings, HolderQuota
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.errors import TooLargeError, TooManyRequestsError
 from gainroute.federation.coordinator.fair_queue import FairGate, FairQueue
 from gainroute.federation.coordinator.holder_quotas import HolderQuotas
-from gainroute.federation.coordinator.settings import ClientQuotaSettings, HolderQuota, LogSettings
+from gainroute.federation.coordinator.settings import LogSettings
 from gainroute.federation.coordinator.tokens import hash_token
 
 TOKENS = {"client": {"shop": hash_token("shop"), "rival": hash_token("rival")}}

@@ -15,8 +15,8 @@ from gainroute._util.settings import parse_settings
 from gainroute.cli import app
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator import tokens as tokens_module
+from gainroute.federation.coordinator.client_settings import TokenSettings, TokenTables
 from gainroute.federation.coordinator.live_tokens import LiveTokens
-from gainroute.federation.coordinator.settings import TokenSettings, TokenTables
 from gainroute.federation.coordinator.tokens import hash_token, parse_hashes
 
 HASH = hash_token("x")

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from gainroute._util.allowance import Allowance
+from gainroute.federation.coordinator.client_settings import ClientQuotaSettings, HolderQuota
 from gainroute.federation.coordinator.errors import TooLargeError, TooManyRequestsError
-from gainroute.federation.coordinator.settings import ClientQuotaSettings, HolderQuota
 
 __all__ = ["HolderQuotas"]
 

@@ -10,7 +10,7 @@ from itertools import chain
 from gainroute._util.files import file_state
 from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
-from gainroute.federation.coordinator.settings import TokenSettings, TokenTables
+from gainroute.federation.coordinator.client_settings import TokenSettings, TokenTables
 from gainroute.federation.coordinator.tokens import Tokens
 
 __all__ = ["LiveTokens"]

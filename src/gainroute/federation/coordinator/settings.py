@@ -5,20 +5,21 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
-from gainroute.federation.coordinator.tokens import ROLES, Grant, parse_hashes
+from gainroute.federation.coordinator.client_settings import ClientQuotaSettings, TokenSettings
+from gainroute.federation.coordinator.tokens import ROLES
 from gainroute.federation.pki.signatures import TrustSettings
 
 __all__ = [
-    "PREFIX", "BatchingSettings", "CapSettings", "ClientQuotaSettings", "ControllerSettings", "CoordinatorSettings",
-    "CoordinatorTls", "DriftSettings", "FusionSettings", "HolderQuota", "LogSettings", "PartyEndpoint",
-    "RoundOnePrivacy", "RoundSettings", "RouterSettings", "ServerSettings", "TokenSettings", "TokenTables",
+    "PREFIX", "BatchingSettings", "CapSettings", "ControllerSettings", "CoordinatorSettings",
+    "CoordinatorTls", "DriftSettings", "FusionSettings", "LogSettings", "PartyEndpoint",
+    "RoundOnePrivacy", "RoundSettings", "RouterSettings", "ServerSettings",
     "is_loopback", "load_coordinator_settings",
 ]  # fmt: skip
 
@@ -218,77 +219,6 @@ class LogSettings:
     def __post_init__(self) -> None:
         _at_least(self.retention_days, 0, "log: retention_days", "0 keeps everything")
         _at_least(self.max_bytes, 0, "log: max_bytes", "0 sets no limit")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenTables:
-    """Hashed bearer tokens by role and by the name of the holder; see `gainroute.federation.coordinator.tokens`.
-
-    A token that is listed under several roles has all of them. ``<hash> until <date>`` expires; several hashes of one
-    holder are separated by commas.
-    """
-
-    client: Mapping[str, str] = field(default_factory=dict)
-    infer: Mapping[str, str] = field(default_factory=dict)
-    feedback: Mapping[str, str] = field(default_factory=dict)
-    view: Mapping[str, str] = field(default_factory=dict)
-    admin: Mapping[str, str] = field(default_factory=dict)
-
-    def grants(self) -> Iterator[tuple[str, Grant]]:
-        """What each hash stands for."""
-        for role in ROLES:
-            for holder, value in getattr(self, role).items():
-                for hashed, expires in parse_hashes(value, f"tokens.{role}.{holder}"):
-                    yield hashed, Grant(holder, frozenset({role}), expires)
-
-    def __post_init__(self) -> None:
-        for _ in self.grants():  # checks all
-            pass
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenSettings(TokenTables):
-    """The tokens of the settings, and those of a file of their own."""
-
-    file: Path | None = None  # a TOML file with the same tables by role; changes apply within a second
-    failures_per_minute: int = 30  # requests with a wrong token per address; beyond it they get 429
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _at_least(self.failures_per_minute, 1, "tokens: failures_per_minute", "30 is a good choice")
-
-
-@dataclass(frozen=True, kw_only=True)
-class HolderQuota:
-    """The quota of one holder; a key that is left out is that of all."""
-
-    name: str
-    requests_per_minute: int | None = None
-    samples_per_minute: int | None = None
-    escalations_per_minute: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_quota(self, "quota.holder")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientQuotaSettings:
-    """What each holder of a token may use per minute; 0 sets no limit. At most a minute's worth can be used at once."""
-
-    requests_per_minute: int = 0  # inference and feedback; beyond it 429
-    samples_per_minute: int = 0  # beyond it 429
-    escalations_per_minute: int = 0  # beyond it the Round 1 answer is returned, marked degraded:quota:escalations
-    holder: tuple[HolderQuota, ...] = ()  # those that differ
-
-    def __post_init__(self) -> None:
-        _check_quota(self, "quota")
-
-
-def _check_quota(quota: HolderQuota | ClientQuotaSettings, where: str) -> None:
-    for name in ("requests_per_minute", "samples_per_minute", "escalations_per_minute"):
-        value = getattr(quota, name)
-        if value is not None:
-            _at_least(value, 0, f"{where}: {name}", "0 sets no limit")
 
 
 @dataclass(frozen=True, kw_only=True)
