@@ -76,8 +76,8 @@ def parse_request(body: bytes, header: str | None, max_ids: int) -> InferRequest
         raise BadRequestError('"inputs" must be a list of exactly one tensor: "id", BYTES, [N]')
     ids = _ids(inputs[0], raw, max_ids)
     name = request.get("id")
-    if name is not None and not isinstance(name, str):
-        raise BadRequestError(f'"id" is {_shown(name)}; text is needed')
+    if name is not None and not (isinstance(name, str) and name == name.encode(errors="ignore").decode()):
+        raise BadRequestError(f'"id" is {_shown(name)}; text without half surrogate pairs is needed')
     default = parameters.get("binary_data_output", False)
     if not isinstance(default, bool):
         raise BadRequestError(f'parameter "binary_data_output" is {_shown(default)}; true or false is needed')
