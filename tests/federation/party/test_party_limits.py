@@ -97,7 +97,7 @@ def test_a_flood_of_refused_requests_fills_no_disk_and_is_still_accounted_for(fe
         async with serving(settings, StubParty()) as node, connected(federation, node) as connection:
             await connection.describe()
             session = connection._session
-            node._service._quota._clock = lambda: 0.0  # no allowance refills
+            node._service._quota._used._clock = lambda: 0.0  # no allowance refills
             codes = []
             for _ in range(2000):
                 ask = pb.Request(round=1, model=hostile, request_id=hostile, ids=["1", "2"])

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gainroute._util.allowance import Allowance
+
 __all__ = ["Quota", "QuotaExceeded"]
 
 REFUSALS = 0  # the "round" to which refused requests are charged
@@ -54,8 +56,7 @@ class Quota:
             1: ("samples", samples_per_minute),
             2: ("embeddings", embeddings_per_minute),
         }
-        self._clock = clock
-        self._left: dict[tuple[str, int], tuple[float, float]] = {}  # what is left, and when that was computed
+        self._used = Allowance(clock=clock)
 
     def take(self, coordinator: str, round_: int, count: int) -> QuotaExceeded | None:
         """Charge `count` ids of Round 1 or 2 to a coordinator; if they exceed its quota, charge nothing and say why."""
@@ -65,33 +66,22 @@ class Quota:
         if count > limit:
             message = f"{count} {what} were requested at once, the quota is {limit} per minute: ask for fewer"
             return QuotaExceeded(message, None)
-        left = self._refill(coordinator, round_, limit)
-        if count <= left:
-            self._left[coordinator, round_] = (left - count, self._clock())
-            return None
-        return _exceeded(what, limit, count - left)
+        wait = self._used.take((coordinator, round_), limit, count)
+        return _exceeded(what, limit, wait) if wait else None
 
     def refused(self, coordinator: str) -> None:
         """Charge a refused request to a coordinator."""
         _, limit = self._limits[REFUSALS]
         if limit:
-            left = self._refill(coordinator, REFUSALS, limit)
-            self._left[coordinator, REFUSALS] = (max(left - 1, 0.0), self._clock())
+            key = coordinator, REFUSALS
+            self._used.take(key, limit, min(1.0, self._used.left(key, limit)))
 
     def barred(self, coordinator: str) -> QuotaExceeded | None:
         """Why nothing is answered for now: the coordinator had too many requests refused. Charges nothing."""
         what, limit = self._limits[REFUSALS]
-        if not limit or (coordinator, REFUSALS) not in self._left:
-            return None
-        left = self._refill(coordinator, REFUSALS, limit)
-        return None if left >= 1 else _exceeded(what, limit, 1 - left)
-
-    def _refill(self, coordinator: str, round_: int, limit: int) -> float:
-        now = self._clock()
-        left, then = self._left.get((coordinator, round_), (float(limit), now))
-        return min(float(limit), left + (now - then) * limit / 60)
+        left = self._used.left((coordinator, REFUSALS), limit)
+        return None if not limit or left >= 1 else _exceeded(what, limit, (1 - left) * 60 / limit)
 
 
-def _exceeded(what: str, limit: int, lacking: float) -> QuotaExceeded:
-    wait = lacking * 60 / limit
+def _exceeded(what: str, limit: int, wait: float) -> QuotaExceeded:
     return QuotaExceeded(f"the quota of {limit} {what} per minute is used up: ask again in {wait:.1f} s", wait)
