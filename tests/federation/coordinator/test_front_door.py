@@ -98,7 +98,7 @@ BAD = {
     "binary_data": (
         {"json": {"inputs": [tensor()], "outputs": [{"name": "label", "parameters": {"binary_data": 1}}]}}, "true or f",
     ),
-    "id that is a number": ({"json": {"inputs": [tensor()], "id": 3}}, "text is needed"),
+    "id that is a number": ({"json": {"inputs": [tensor()], "id": 3}}, "text without half surrogate pairs is needed"),
     "bytes after JSON": ({"content": json.dumps({"inputs": [tensor()]}) + "x", "headers": {HEADER: "10"}}, "not JSON"),
     "header too long": ({"content": b"{}", "headers": {HEADER: "3"}}, "a number of bytes up to 2"),
     "header no number": ({"content": b"{}", "headers": {HEADER: "-1"}}, "a number of bytes up to 2"),
