@@ -26,9 +26,11 @@ class Allowance:
 
     def left(self, key: Hashable, limit: float) -> float:
         """What is left of the `limit` per minute."""
-        now = self._clock()
-        left, then = self._left.get(key, (limit, now))
-        return min(limit, left + (now - then) * limit / 60)
+        spent = self._left.get(key)
+        if spent is None:
+            return limit
+        left, then = spent
+        return min(limit, left + (self._clock() - then) * limit / 60)
 
     def take(self, key: Hashable, limit: float, amount: float = 1.0) -> float:
         """Spend an amount; returns 0, or the seconds after which there will be enough, and then nothing is spent.

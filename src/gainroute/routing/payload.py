@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 CODECS = ("float32", "float16", "int8")
+_ITEM_BYTES = {"float32": 4, "float16": 2, "int8": 1}
 
 
 def check_codec(codec: str) -> str:
@@ -35,7 +36,8 @@ def check_codec(codec: str) -> str:
 
 def row_bytes(length: int, dtype: Any = "float32") -> int:
     """Bytes of one posterior or embedding of `length` values."""
-    return int(np.dtype(dtype).itemsize) * length
+    known = _ITEM_BYTES.get(dtype) if isinstance(dtype, str) else None
+    return length * (int(np.dtype(dtype).itemsize) if known is None else known)
 
 
 def embedding_bytes(dimensions: Sequence[int], codec: str = "float32") -> int:

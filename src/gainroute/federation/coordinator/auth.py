@@ -7,6 +7,7 @@ import logging
 import re
 import time
 import uuid
+from functools import lru_cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -41,6 +42,12 @@ ELSEWHERE = ("client", "view", "admin")
 MOST_HASHED = 64  # requests that wait for a slow hash at once
 # Headers that proxies add.
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+
+
+@lru_cache(maxsize=256)
+def _is_local(host: str) -> bool:
+    """Whether a Host header names this machine."""
+    return is_loopback(network_location(f"//{host}").hostname or "")
 
 
 class AuthMiddleware:
@@ -118,7 +125,7 @@ class AuthMiddleware:
             raise UnauthorizedError("an admin token is needed here: Authorization: Bearer <token>")
         if self._open and token is None:
             # DNS rebinding: a foreign page can point its own name at 127.0.0.1, but cannot change the Host header.
-            if not is_loopback(network_location(f"//{host}").hostname or ""):
+            if not _is_local(host):
                 raise ForbiddenError(f"Host is {host[:100]!r}; without tokens, only 127.0.0.1 and localhost are served")
             if not FORWARDED.isdisjoint(headers):
                 raise ForbiddenError(

@@ -66,7 +66,7 @@ class ModelVersion:
         if array.shape != shape:
             raise InputError(f"the model returned shape {array.shape} for {len(ids)} ids; {shape} is needed")
         finite = np.isfinite(array)
-        if finite.all():
+        if np.logical_and.reduce(finite, axis=None):
             return array, NO_ROWS
         absent = np.isnan(array).all(axis=1)
         if not finite[~absent].all():

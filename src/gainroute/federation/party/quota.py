@@ -79,8 +79,10 @@ class Quota:
     def barred(self, coordinator: str) -> QuotaExceeded | None:
         """Why nothing is answered for now: the coordinator had too many requests refused. Charges nothing."""
         what, limit = self._limits[REFUSALS]
+        if not limit:
+            return None
         left = self._used.left((coordinator, REFUSALS), limit)
-        return None if not limit or left >= 1 else _exceeded(what, limit, (1 - left) * 60 / limit)
+        return None if left >= 1 else _exceeded(what, limit, (1 - left) * 60 / limit)
 
 
 def _exceeded(what: str, limit: int, wait: float) -> QuotaExceeded:

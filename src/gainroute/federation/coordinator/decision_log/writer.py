@@ -81,6 +81,7 @@ class DecisionLog:
 
     def _open(self) -> sqlite3.Connection:
         connection = connect(str(self.path), max_bytes=self._settings.max_bytes)
+        self._waits = BUSY_SECONDS  # for another program
         try:
             migrate(connection, str(self.path))
             prepare(connection, str(self.path))
@@ -159,13 +160,9 @@ class DecisionLog:
             return False
         try:
             try:
-                self._connection.execute("PRAGMA busy_timeout = 0")
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._begin(wait=0.0)
             except sqlite3.Error:  # the writer's thread finds out what it is
                 return False
-            finally:
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute(f"PRAGMA busy_timeout = {round(1e3 * BUSY_SECONDS)}")
             _settle([(job, self._commit([job], lone=True)[0])])
             return True
         finally:
@@ -200,7 +197,7 @@ class DecisionLog:
         asked = [self._asked.popleft() for _ in range(0 if lone and waiting < FEW_ASKED else waiting)]
         try:
             if not self._connection.in_transaction:
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._begin(wait=BUSY_SECONDS)
             results = [job.work(self._connection) for job in group]
             if self.alongside is not None and group and not group[0].alone:
                 self.alongside(self._connection)
@@ -225,6 +222,13 @@ class DecisionLog:
         if group and group[0].erase:
             self._erase()
         return results
+
+    def _begin(self, wait: float) -> None:
+        """Begin a transaction, and wait at most that many seconds for another program."""
+        if wait != self._waits:
+            self._connection.execute(f"PRAGMA busy_timeout = {round(1e3 * wait)}")
+            self._waits = wait
+        self._connection.execute("BEGIN IMMEDIATE")
 
     def _erase(self) -> None:
         try:
