@@ -6,7 +6,8 @@
 
 The digits and the breast cancer data come with scikit-learn, four data sets are records, and `--data-dir` holds
 adult.csv, credit.csv, ccv.npz and leaves100.npz; those that are not there are left out. For each data set, samples that
-trained neither route are drawn for calibration, and the rate of the default router is measured on the others.
+trained neither route are drawn for calibration, and the rate of the default router is measured on the others. Each
+finished cell is kept in `--cells`, and the same command goes on from there; another folder begins anew.
 
 What sampling alone gives is known exactly. For a score that nothing was fitted for, τ is the (k + 1)-th largest of N
 calibration scores, k = ⌊N·B⌋, and the number of n new scores above it is beta-binomial (n, k + 1, N − k). That follows
@@ -47,6 +48,8 @@ MOST_NEW = 5000
 OTHER_ROUTERS: dict[str, Callable[[], gr.Router]] = {
     "confidence": gr.ConfidenceRouter,
     "calibrated confidence": gr.CalibratedConfidenceRouter,
+    "learned gain": gr.LearnedGainRouter,
+    "random": gr.RandomRouter,
 }
 RECORDS = ("digits", "modelnet40", "cifar10", "cifar100")
 TABLES = {  # columns as organisations would hold them, and the label
@@ -73,7 +76,7 @@ ABOUT = """# Do thresholds hold their budget?
 
 Made by `python -m research.budgets --data-dir data`. The default router is fitted on N calibration samples drawn at
 random, and its rate is measured on n other samples, for six budgets. There are as many seeds as it takes for two
-points to be three standard errors of the mean, and at least five.
+points to be four standard errors of the mean, and at least five.
 
 - {mean}
 - {single}
@@ -143,8 +146,8 @@ def sampling(size: int, new: int, budget: float) -> tuple[float, float]:
 
 
 def seeds_for(size: int, new: int) -> int:
-    """Seeds after which two points are three standard errors of the mean rate at B = 1/2, and at least five."""
-    return max(5, math.ceil((3 * sampling(size, new, 0.5)[0] / 0.02) ** 2))
+    """Seeds after which two points are four standard errors of the mean rate at B = 1/2, and at least five."""
+    return max(5, math.ceil((4 * sampling(size, new, 0.5)[0] / 0.02) ** 2))
 
 
 def _trained(name: str, views: Sequence[FloatArray], labels: IntArray, train: int, strong: Callable[[], Any]) -> Held:
@@ -229,16 +232,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--records-dir", type=Path, default=Path("records"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/budgets.json"))
+    parser.add_argument("--cells", type=Path, default=Path("out/budgets"))
     options = parser.parse_args(arguments)
     with one_thread():
         sets = list(_data_sets(options.data_dir, options.records_dir))
         cells = [(held, size) for held in sets for size in SIZES if size <= 0.6 * len(held.labels)]
-        rows = [_row(held, size) for held, size in track(cells, "the default")]
+        rows = [_kept(options.cells, "expected gain", held, size) for held, size in track(cells, "the default")]
         easy = next(held for held in sets if held.name == "digits, large views")
         votes = Held("votes alone", np.eye(easy.local.shape[2])[easy.local.argmax(2)], easy.labels, easy.strong)
         others = [
-            {"router": name, **_row(held, 200, router)}
-            for name, router in track(list(OTHER_ROUTERS.items()), "other routers")
+            {"router": name, **_kept(options.cells, name, held, 200)}
+            for name in track(list(OTHER_ROUTERS), "other routers")
             for held in (easy, votes)
         ]
     found = {"budgets": BUDGETS, "rows": rows, "other_routers": others}
@@ -246,6 +250,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_bytes(options.out.with_suffix(".png"), _figure(rows))
     write_bytes(options.out.with_suffix(".md"), _page(rows, others, options.out.with_suffix(".png").name).encode())
     return 0
+
+
+def _kept(folder: Path, router: str, held: Held, size: int) -> dict[str, Any]:
+    """A row that was measured before, or measured now and kept."""
+    path = folder / f"{router}-{held.name}-{size}.json".replace(" ", "_").replace(",", "")
+    if path.exists():
+        kept: dict[str, Any] = json.loads(path.read_bytes())
+        return kept
+    row = _row(held, size, OTHER_ROUTERS.get(router, gr.ExpectedGainRouter))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, json.dumps(row).encode())
+    return row
 
 
 def _row(held: Held, size: int, router: Callable[[], gr.Router] = gr.ExpectedGainRouter) -> dict[str, Any]:
