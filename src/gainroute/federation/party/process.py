@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 WARN_DAYS = 14
 DAY = 86_400.0
+UNUSED_SECONDS = 10.0  # how often connections without a call are recorded
 
 
 class PartyNode:
@@ -71,7 +72,7 @@ class PartyNode:
             service = self._service
             self._training = TrainingService(settings, access, service.audit, service.rescan, service.agreement)
         self._server = GrpcServer(self._service, access, self._certificate, options, self._training)
-        self._rescanning: asyncio.Task[None] | None = None
+        self._keeping: list[asyncio.Task[None]] = []
         self.address = ""
 
     async def start(self) -> str:
@@ -82,7 +83,7 @@ class PartyNode:
             self.close()
             raise
         self.address = f"{self.settings.listen.rpartition(':')[0]}:{port}"
-        self._rescanning = asyncio.ensure_future(self._keep_scanning())
+        self._keeping = [asyncio.ensure_future(self._keep_scanning()), asyncio.ensure_future(self._keep_recording())]
         return self.address
 
     def summary(self) -> dict[str, Any]:
@@ -113,11 +114,16 @@ class PartyNode:
             await asyncio.sleep(self.settings.rescan_seconds)
             await self._service.rescan()
 
+    async def _keep_recording(self) -> None:
+        while True:
+            await asyncio.sleep(UNUSED_SECONDS)
+            self._service.record_unused(UNUSED_SECONDS)
+
     async def stop(self, grace: float | None = None) -> None:
         """Finish the requests in flight, then stop."""
-        if self._rescanning is not None:
-            self._rescanning.cancel()
-            await asyncio.gather(self._rescanning, return_exceptions=True)
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
         await self._server.stop(self.settings.drain_seconds if grace is None else grace)
         self.close()
 

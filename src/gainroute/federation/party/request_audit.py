@@ -104,6 +104,12 @@ class RequestAudit:
         log.warning("denied", extra={"coordinator": who, "fingerprint": fingerprint, "reason": str(error)})
         self._record(Caller(who, fingerprint), pb.Request(), 0, f"denied: {error}")
 
+    def unused(self, connections: int, seconds: float) -> None:
+        """Record connections of the last seconds that led to no call, such as refused TLS handshakes."""
+        more = {"requests": connections, "seconds": round(seconds, 1)}
+        log.warning("connections without a call, such as refused TLS handshakes", extra=more)
+        self._record(Caller("", ""), pb.Request(), 0, "no call", **more)
+
     def close(self) -> None:
         """Record the refusals that were only counted so far."""
         if self._summarising is not None:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from gainroute.errors import DataError, GainrouteError, InputError
 from gainroute.federation.party.agreement import Agreement
 from gainroute.federation.party.audit import AuditLog
+from gainroute.federation.party.connections import UnusedConnections
 from gainroute.federation.party.masked import MaskedRoundOne, MaskingRefusedError
 from gainroute.federation.party.model import ModelVersion, is_temporary
 from gainroute.federation.party.quota import Quota
@@ -81,6 +82,7 @@ class PartyService:
             audit.path, party=settings.name, key=audit.key, max_bytes=audit.max_bytes, keep=audit.keep, sync=audit.sync
         )
         self._requests = RequestAudit(self.audit, clock, samples=audit.samples)
+        self._unused = UnusedConnections(clock)
 
     # ---- versions -----------------------------------------------------------------------------------
 
@@ -241,6 +243,20 @@ class PartyService:
     def denied(self, error: AccessDeniedError) -> None:
         """Record that a caller was denied access."""
         self._requests.denied(error)
+
+    def connected(self) -> None:
+        """A TLS handshake begins. Called in any thread."""
+        self._unused.began()
+
+    def called(self, peer: str) -> None:
+        """A call arrived from this address and port."""
+        self._unused.called(peer)
+
+    def record_unused(self, seconds: float) -> None:
+        """Record how many connections led to no call since the last time, `seconds` ago."""
+        count = self._unused.take()
+        if count:
+            self._requests.unused(count, seconds)
 
     def close(self) -> None:
         """Stop the threads and close the audit log."""

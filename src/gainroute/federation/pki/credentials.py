@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,14 +84,19 @@ class ReloadingCertificate:
         self.reload()
         return grpc.ssl_channel_credentials(self._pem.ca, self._pem.key, self._pem.certificate)
 
-    def server(self) -> grpc.ServerCredentials:
+    def server(self, began: Callable[[], None] | None = None) -> grpc.ServerCredentials:
         """Return server credentials that require a client certificate and follow changed files.
 
-        A new certificate is presented from the next connection on; existing connections are not closed.
+        A new certificate is presented from the next connection on; existing connections are not closed. `began` is
+        called at the beginning of every handshake, in a thread of gRPC.
         """
-        return grpc.dynamic_ssl_server_credentials(
-            self._configuration(), self.changed_configuration, require_client_authentication=True
-        )
+
+        def fetch() -> Any:
+            if began is not None:
+                began()
+            return self.changed_configuration()
+
+        return grpc.dynamic_ssl_server_credentials(self._configuration(), fetch, require_client_authentication=True)
 
     def changed_configuration(self) -> Any:
         """Return a new server configuration, or None if it is unchanged; gRPC calls this at every new connection."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -63,6 +63,14 @@ class RequestHandler(Protocol):
 
     def denied(self, error: AccessDeniedError) -> None:
         """Record that a caller was denied access."""
+        ...
+
+    def connected(self) -> None:
+        """A TLS handshake begins. Called in any thread."""
+        ...
+
+    def called(self, peer: str) -> None:
+        """A call arrived from this address and port, and may be denied."""
         ...
 
 
@@ -173,9 +181,9 @@ class _Stream:
 class _Guard(aio.ServerInterceptor):  # type: ignore[misc]  # grpc carries no types
     """Admits callers before any call is answered, including health and reflection."""
 
-    def __init__(self, access: Access, denied: Callable[[AccessDeniedError], None]) -> None:
+    def __init__(self, access: Access, handler: RequestHandler) -> None:
         self._access = access
-        self._denied = denied
+        self._handler = handler
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = await continuation(details)
@@ -192,10 +200,11 @@ class _Guard(aio.ServerInterceptor):  # type: ignore[misc]  # grpc carries no ty
         return kinds[kind](behaviour, handler.request_deserializer, handler.response_serializer)
 
     async def _admit(self, context: Any) -> None:
+        self._handler.called(context.peer())
         try:
             self._access.admit(peer_certificate(context))
         except AccessDeniedError as error:
-            self._denied(error)
+            self._handler.denied(error)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
 
     def _guarded(self, behaviour: Any) -> Any:
@@ -255,7 +264,7 @@ class GrpcServer:
         options = self._options
         self._servicer = _Servicer(self._handler, self._access, options)
         self._server = aio.server(
-            interceptors=[_Guard(self._access, self._handler.denied)],
+            interceptors=[_Guard(self._access, self._handler)],
             options=[
                 ("grpc.max_receive_message_length", options.max_message_bytes),
                 ("grpc.max_send_message_length", options.max_message_bytes),
@@ -277,7 +286,7 @@ class GrpcServer:
             names = (SERVICE, "grpc.health.v1.Health", reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
         try:
-            port = int(self._server.add_secure_port(listen, self._certificate.server()))
+            port = int(self._server.add_secure_port(listen, self._certificate.server(self._handler.connected)))
         except RuntimeError as error:
             raise SettingError(f"listen is {listen!r}, which cannot be bound ({error}): is the port in use?") from error
         await self._server.start()
