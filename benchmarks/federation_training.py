@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rows import Row, row
-from benchmarks.soak_federation import Process
+from benchmarks.soak.federation import Process
 from gainroute._util.progress import Progress
 from gainroute.federation.formation.federate import Formation
 from gainroute.federation.formation.plan import FederationSettings, FormationPlan, LabelSettings, PartyAddress

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from benchmarks.soak_federation import Process
+from benchmarks.soak.federation import Process
 
 GAINROUTE = [sys.executable, "-m", "gainroute"]
 

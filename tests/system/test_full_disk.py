@@ -13,8 +13,8 @@ import httpx
 import pytest
 from waiting import wait_until
 
-from benchmarks.soak_federation import MODEL_NAME, Federation, Process
-from benchmarks.soak_world import make_world
+from benchmarks.soak.federation import MODEL_NAME, Federation, Process
+from benchmarks.soak.world import make_world
 
 UNSHARE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
 MOUNT = 'mount -t tmpfs -o size=64m tmpfs "$0" && exec "$@"'

@@ -24,10 +24,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.soak_checks import Check, Down, Seen, judge
-from benchmarks.soak_federation import Federation, Process, StartError
-from benchmarks.soak_load import Load
-from benchmarks.soak_world import PARTIES, make_world
+from benchmarks.soak.checks import Check, Down, Seen, judge
+from benchmarks.soak.federation import Federation, Process, StartError
+from benchmarks.soak.load import Load
+from benchmarks.soak.world import PARTIES, make_world
 from gainroute._util.files import write_bytes
 
 OUT = Path("out/bench/soak.json")

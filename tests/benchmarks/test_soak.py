@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.soak import plan
-from benchmarks.soak_checks import Down, Seen, judge
-from benchmarks.soak_load import Answered, Load
-from benchmarks.soak_world import make_world
+from benchmarks.soak.__main__ import plan
+from benchmarks.soak.checks import Down, Seen, judge
+from benchmarks.soak.load import Answered, Load
+from benchmarks.soak.world import make_world
 
 ANSWERED, UNMARKED, MARKED, ABSENT, BACK, LOGGED, MEMORY, ENDED = range(8)
 MINUTE = 60.0

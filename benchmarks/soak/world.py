@@ -116,7 +116,7 @@ def _embed(labels: npt.NDArray[np.int64], seed: int) -> tuple[Float32, ...]:
 
 
 def make_fusion() -> Any:
-    """The coordinator's fusion (`factory = "benchmarks.soak_world:make_fusion"`): nearest prototypes, all views."""
+    """The coordinator's fusion (`factory = "benchmarks.soak.world:make_fusion"`): nearest prototypes, all views."""
     heads = _prototypes().astype(np.float32)
     half = 0.5 * (heads**2).sum(axis=(0, 2))
 

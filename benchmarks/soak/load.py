@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.soak_federation import HOST, MODEL_NAME
+from benchmarks.soak.federation import HOST, MODEL_NAME
 
 __all__ = ["Answered", "Load"]
 

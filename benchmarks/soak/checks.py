@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.soak_load import Answered, Load
-from benchmarks.soak_world import PARTIES, Expected, World
+from benchmarks.soak.load import Answered, Load
+from benchmarks.soak.world import PARTIES, Expected, World
 from gainroute.federation.coordinator.decision_log.store import latest
 
 __all__ = ["Check", "Down", "Seen", "judge"]

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.soak_world import PARTIES, World
+from benchmarks.soak.world import PARTIES, World
 
 __all__ = ["MODEL_NAME", "Federation", "Process", "StartError"]
 
@@ -21,7 +21,7 @@ MODEL_NAME = "soak"
 COORDINATOR = "main"
 START_SECONDS = 90.0
 STOP_SECONDS = 40.0
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class StartError(RuntimeError):
@@ -217,7 +217,7 @@ model = "{MODEL_NAME}"
 [router]
 artifact = {json.dumps(str(artifact))}
 [fusion]
-factory = "benchmarks.soak_world:make_fusion"
+factory = "benchmarks.soak.world:make_fusion"
 {rows}
 [tls]
 ca = "ca.crt"
