@@ -72,7 +72,7 @@ docs: $(VENV)/.installed-docs ## build the documentation, offline and strict; op
 bench: $(VENV)/.installed-bench ## measure side by side: make bench [TOPIC=calibration|routing|...]
 	@$(BIN)/python -m benchmarks $(TOPIC)
 
-soak: $(VENV)/.installed-all ## load while parties and coordinator are killed: make soak [MINUTES=10]
+soak: $(VENV)/.installed-all ## load while processes are killed and frozen, a disk is full, a client hostile: make soak [MINUTES=10]
 	@$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
 
 fuzz: $(VENV)/.installed-dev ## mutate requests, messages and files, and report what is not refused: make fuzz [MINUTES=10]

@@ -4,93 +4,29 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.soak.load import Answered, Load
-from benchmarks.soak.world import PARTIES, Expected, World
-from gainroute.federation.coordinator.decision_log.store import latest
+from benchmarks.soak.disturbed import judge_disturbed
+from benchmarks.soak.load import Answered
+from benchmarks.soak.marks import absent_in
+from benchmarks.soak.seen import Check, Logged, Seen
+from benchmarks.soak.world import Expected
 
-__all__ = ["Check", "Down", "Seen", "judge"]
+__all__ = ["judge"]
 
 MOST_DRIFT = 0.05
-EVERYTHING = 2**31
+MINUTE = 60.0
 SCORE_TOLERANCE = 1e-5  # float32 of values around one, and sums taken in another order
-
-
-@dataclass(frozen=True)
-class Check:
-    """One promise: what was observed, and whether it held (None: not checked)."""
-
-    what: str
-    seen: str
-    held: bool | None
-
-
-@dataclass(frozen=True)
-class Down:
-    """An outage: the process did not run from `gone` to `begun`, and listened again at `back` (monotonic seconds)."""
-
-    name: str
-    gone: float
-    begun: float
-    back: float
-
-
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """All observations of a soak.
-
-    Attributes
-    ----------
-    world, load
-        What was served, and what the clients received.
-    start, end
-        Start and end of the load; all times are monotonic seconds.
-    parties, coordinators
-        Outages of parties and of the coordinator.
-    memory
-        (time, bytes) of the coordinator, once per second.
-    codes
-        Exit codes after SIGTERM.
-    log
-        The decision log.
-    """
-
-    world: World
-    load: Load
-    start: float
-    end: float
-    parties: Sequence[Down]
-    coordinators: Sequence[Down]
-    memory: Sequence[tuple[float, int]]
-    codes: Mapping[str, int]
-    log: Path
-    _firsts: dict[tuple[str, ...], Expected] = field(default_factory=dict)
-
-    def first(self, absent: tuple[str, ...] = ()) -> Expected:
-        """Return Round 1 without some parties, computed once."""
-        if absent not in self._firsts:
-            self._firsts[absent] = self.world.replay_first(absent)
-        return self._firsts[absent]
-
-    @cached_property
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """The decision log by decision id."""
-        return {row["decision_id"]: row for row in latest(self.log, EVERYTHING)}
 
 
 def judge(seen: Seen) -> list[Check]:
     """Return every row of the table."""
     return [
-        _answered(seen), _unmarked(seen), _marked(seen), _absent(seen), _back(seen), _logged(seen), _memory(seen),
-        _ended(seen),
+        _answered(seen), _unmarked(seen), _marked(seen), _absent(seen), _back(seen), *judge_disturbed(seen),
+        _logged(seen), _memory(seen), _ended(seen),
     ]  # fmt: skip
 
 
@@ -122,8 +58,9 @@ def _close(found: npt.ArrayLike, expected: npt.ArrayLike) -> bool:
 
 def _answered(seen: Seen) -> Check:
     load = seen.load
-    refused = ", ".join(f"{n} × {what}" for what, n in sorted(load.refused.items())) or "nothing"
-    text = f"{len(load.answered):,} requests; refused: {refused}; retried {load.retried}"
+    count = Counter(refused.why for refused in load.refused)
+    shown = ", ".join(f"{n:,} × {what}" for what, n in sorted(count.items())) or "nothing"
+    text = f"{len(load.answered):,} requests; refused, and sent again: {shown}"
     if load.wrong:
         text += f"; {len(load.wrong)} wrong, the first: {load.wrong[0]}"
     return Check("every request was answered in the end", text, not load.wrong and bool(load.answered))
@@ -154,7 +91,7 @@ def _marked(seen: Seen) -> Check:
         if route in ("round1", "round2"):
             continue
         count[route] += 1
-        absent = _named(route)
+        absent = absent_in(route)
         if absent is None:
             wrong.append(f"{answer.ids[i]}: the route {route!r} is unexpected")
             continue
@@ -166,51 +103,52 @@ def _marked(seen: Seen) -> Check:
     return Check("every degraded answer is what its mark says", text, not wrong and bool(count))
 
 
-def _named(route: str) -> tuple[str, ...] | None:
-    """Return the parties that a mark calls absent, () if only Round 2 failed, None if the mark is unexpected."""
-    reasons = route.removeprefix("degraded:").split("+")
-    if not route.startswith("degraded:"):
-        return None
-    if len(reasons) == 1 and reasons[0].startswith(("round2:late:", "round2:refused:")):
-        return ()
-    names = tuple(reason.removeprefix("absent:") for reason in reasons if reason.startswith("absent:"))
-    return names if len(names) == len(reasons) and set(names) <= set(PARTIES) else None
-
-
 def _absent(seen: Seen) -> Check:
-    """While a party was certainly down, every answer says so; and there were such answers for each kill."""
+    """While a party was certainly down or frozen, every answer says so; and there were such answers each time.
+
+    If at the same time the coordinator restarted, or its disk was full, there may be none.
+    """
+    happened = seen.happened
     counts: list[int] = []
     wrong: list[str] = []
-    for down in seen.parties:
+    unseen: list[str] = []
+    for down in [*happened.parties, *happened.frozen]:
         count = 0
         for answer in seen.load.answered:
             if not (down.gone <= answer.began and answer.ended <= down.begun):
                 continue
             for i, route in enumerate(answer.route):
                 count += 1
-                if down.name not in (_named(route) or ()):
+                if down.name not in (absent_in(route) or ()):
                     wrong.append(f"{answer.ids[i]} by {route} while {down.name} was gone")
         counts.append(count)
-    text = f"{sum(counts):,} answers, outages × {len(counts)}, at least {min(counts, default=0)} in each"
+        others = [*happened.coordinators, *happened.full]
+        if not count and not any(other.gone <= down.begun and down.gone <= other.back for other in others):
+            unseen.append(f"{down.name} {down.gone - seen.start:.0f} s after the start")
+    text = f"{sum(counts):,} answers, killed or frozen × {len(counts)}, at least {min(counts, default=0)} in each"
     text += f"; {len(wrong)} unmarked" + (f": {wrong[0]}" if wrong else "")
-    return Check("every answer without a party is marked", text, not wrong and min(counts, default=0) > 0)
+    text += f"; no answer without {unseen[0]}" if unseen else ""
+    return Check("every answer without a party is marked", text, not wrong and not unseen and any(counts))
 
 
 def _back(seen: Seen) -> Check:
-    """After each restart, answers become complete again without intervention."""
+    """After each restart and each freeze, answers become complete again without intervention."""
+    happened = seen.happened
     waits: list[float] = []
     never: list[str] = []
-    for down in [*seen.parties, *seen.coordinators]:
+    for down in [*happened.parties, *happened.frozen, *happened.coordinators]:
         whole = [a.ended for a in seen.load.answered if a.began >= down.begun and "degraded" not in "".join(a.route)]
         if whole:
             waits.append(max(min(whole) - down.back, 0.0))
         else:
             never.append(down.name)
-    text = f"killed: a party × {len(seen.parties)}, the coordinator × {len(seen.coordinators)}"
-    text += f"; whole answers at most {max(waits, default=0):.1f} s after they listened again"
+    text = f"killed: a party × {len(happened.parties)}, the coordinator × {len(happened.coordinators)}"
+    text += f"; frozen: a party × {len(happened.frozen)}"
+    text += f"; whole answers at most {max(waits, default=0):.1f} s after they listened or ran again"
     if never:
         text += f"; never again after {', '.join(never)}"
-    return Check("each restart was recovered from", text, not never and bool(seen.parties) and bool(seen.coordinators))
+    each = bool(happened.parties and happened.coordinators and happened.frozen)
+    return Check("each kill and freeze was recovered from", text, each and not never)
 
 
 # ---- log, memory, processes -------------------------------------------------------------------------
@@ -227,7 +165,7 @@ def _logged(seen: Seen) -> Check:
         row = seen.rows.get(name)
         if row is None:
             lost.append(name)
-        elif (row["sample_id"], row["label"], row["route"]) != (answer.ids[i], answer.label[i], route):
+        elif row != Logged(answer.ids[i], answer.label[i], route):
             other.append(name)
     twice = [name for name, n in got.items() if n > 1]
     text = f"{len(got):,} acknowledged, {len(seen.rows):,} in the log; {len(lost)} lost, {len(other)} different"
@@ -236,17 +174,20 @@ def _logged(seen: Seen) -> Check:
 
 
 def _memory(seen: Seen) -> Check:
+    """The last minute is compared with the second minute after the last restart."""
     what = "the coordinator's memory does not grow"
-    if seen.end - seen.start < 300:
+    if not seen.judged:
         peak = max((size for _, size in seen.memory), default=0)
-        return Check(what, f"not checked: needs 5 minutes or more (at most {peak / 2**20:.1f} MiB)", None)
-    four = [size for at, size in seen.memory if 180 <= at - seen.start < 240]
-    last = [size for at, size in seen.memory if seen.end - 60 <= at < seen.end]
-    if not four or not last or any(down.back - seen.start > 180 for down in seen.coordinators):
-        return Check(what, "it was restarted after minute three, or not looked at", False)
-    before, after = statistics.median(four), statistics.median(last)
-    text = f"{before / 2**20:.1f} MiB in minute four, {after / 2**20:.1f} MiB in the last: {after / before - 1:+.1%}"
-    return Check(what, f"{text} (±{MOST_DRIFT:.0%} allowed)", abs(after / before - 1) <= MOST_DRIFT)
+        return Check(what, f"not checked: needs 10 minutes or more (at most {peak / 2**20:.1f} MiB)", None)
+    born = max((down.back for down in seen.happened.coordinators), default=seen.start)
+    early = [size for at, size in seen.memory if MINUTE <= at - born < 2 * MINUTE]
+    last = [size for at, size in seen.memory if seen.end - MINUTE <= at < seen.end]
+    if not early or not last or seen.end - born < 4 * MINUTE:
+        return Check(what, "it was restarted in the last four minutes, or not looked at", False)
+    before, after = statistics.median(early), statistics.median(last)
+    text = f"{before / 2**20:.1f} MiB in its second minute, {after / 2**20:.1f} MiB in the last of "
+    text += f"{(seen.end - born) / MINUTE:.0f}: {after / before - 1:+.1%} (±{MOST_DRIFT:.0%} allowed)"
+    return Check(what, text, abs(after / before - 1) <= MOST_DRIFT)
 
 
 def _ended(seen: Seen) -> Check:

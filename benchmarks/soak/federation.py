@@ -5,22 +5,34 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
+from benchmarks.soak.disk import disk_for
 from benchmarks.soak.world import PARTIES, World
+from gainroute.federation.coordinator.tokens import hash_token, new_token
+from gainroute.federation.pki.authority import Authority
+from gainroute.federation.pki.certificates import Identity, read_certificate
 
-__all__ = ["MODEL_NAME", "Federation", "Process", "StartError"]
+__all__ = ["HONEST", "HOSTILE", "INFER", "MODEL_NAME", "Federation", "Process", "StartError"]
 
 HOST = "127.0.0.1"
 MODEL_NAME = "soak"
+INFER = f"/v2/models/{MODEL_NAME}/infer"
 COORDINATOR = "main"
+HONEST = ("shop", "clinic")  # holders of tokens
+HOSTILE = "mallory"
 START_SECONDS = 90.0
 STOP_SECONDS = 40.0
+TAIL_BYTES = 1 << 16  # of an audit log
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -79,6 +91,16 @@ class Process:
             self.running.wait()
             self._let_go()
 
+    def freeze(self) -> None:
+        """Send SIGSTOP, and wait until the process has stopped."""
+        os.kill(self.pid, signal.SIGSTOP)
+        while Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+
+    def wake(self) -> None:
+        """Send SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def stop(self) -> int:
         """Send SIGTERM, then SIGKILL if needed; return the exit code."""
         if self.running is None:
@@ -121,11 +143,15 @@ class Federation:
         self.folder = folder
         ports = _free_ports(len(PARTIES) + 1)
         self.port = ports[-1]
-        self.log = folder / "coordinator" / "decisions.sqlite"
+        self.ports = dict(zip(PARTIES, ports, strict=False))
+        self.tokens = {holder: new_token() for holder in (*HONEST, HOSTILE)}
+        self.log = folder / "coordinator" / "log" / "decisions.sqlite"
+        self.log.parent.mkdir(parents=True)
+        self.disk = disk_for(self.log.parent)
         gainroute = [sys.executable, "-m", "gainroute"]
         _run([*gainroute, "certs", "init", "--out", "ca"], folder)
         self.parties: dict[str, Process] = {}
-        for index, (name, port) in enumerate(zip(PARTIES, ports, strict=False)):
+        for index, (name, port) in enumerate(self.ports.items()):
             home = folder / name
             home.mkdir()
             world.write_columns(index, home / "answers.npz")
@@ -135,7 +161,7 @@ class Federation:
             self.parties[name] = Process(f"party {name}", command, home / "stderr")
         home = folder / "coordinator"
         _run([*gainroute, "certs", "issue", "coordinator", COORDINATOR, "--ca", "ca", "--out", str(home)], folder)
-        settings = _coordinator_settings(self.port, dict(zip(PARTIES, ports, strict=False)), world.artifact)
+        settings = _coordinator_settings(self.port, self.ports, self.tokens, world.artifact)
         (home / "coordinator.toml").write_text(settings, encoding="utf-8")
         command = [*gainroute, "coordinator", "--config", str(home / "coordinator.toml"), "--log-level", "warning"]
         self.coordinator = Process("the coordinator", command, home / "stderr")
@@ -149,16 +175,64 @@ class Federation:
             self.coordinator.begin()
             self.coordinator.ready()
         except BaseException:
-            self._end()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
+        self.disk.close()
 
     def stop(self) -> dict[str, int]:
         """Send SIGTERM to all, the coordinator first; return exit codes by title."""
         return {process.title: process.stop() for process in (self.coordinator, *self.parties.values())}
+
+    def hostile(self, seed: int, out: Path) -> Process:
+        """Return the hostile client, not started yet; it writes its counts to `out`."""
+        options = {
+            "host": HOST,
+            "port": self.port,
+            "path": INFER,
+            "token": self.tokens[HOSTILE],
+            "seed": seed,
+            "out": out,
+        }
+        words = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        command = [sys.executable, "-m", "benchmarks.soak.hostile", *words]
+        return Process("the hostile client", command, self.folder / "hostile.stderr")
+
+    # ---- certificates ---------------------------------------------------------------------------
+
+    def rotate(self, party: str) -> tuple[str, str]:
+        """Replace the certificates of a party and of the coordinator; return both new fingerprints."""
+        authority = Authority.load(self.folder / "ca")
+        ours = authority.issue(Identity("party", party), self.folder / party)
+        theirs = authority.issue(Identity("coordinator", COORDINATOR), self.folder / "coordinator")
+        first, second = (read_certificate(files.certificate.read_bytes()).fingerprint for files in (ours, theirs))
+        return first, second
+
+    def in_use(self, party: str, certificates: tuple[str, str]) -> bool:
+        """Whether the party presents its certificate, and has answered a coordinator that presented the other one."""
+        ours, theirs = certificates
+        audit = self.folder / party / "audit.jsonl"
+        try:
+            with audit.open("rb") as file:
+                file.seek(max(0, audit.stat().st_size - TAIL_BYTES))
+                return theirs.encode() in file.read() and self._presented(party) == ours
+        except OSError:  # it does not run, or begins another file
+            return False
+
+    def _presented(self, party: str) -> str:
+        home = self.folder / "coordinator"
+        context = ssl.create_default_context(cafile=str(home / "ca.crt"))
+        context.load_cert_chain(home / f"{COORDINATOR}.crt", home / f"{COORDINATOR}.key")
+        context.set_alpn_protocols(["h2"])
+        name = Identity("party", party).dns
+        with (
+            socket.create_connection((HOST, self.ports[party]), timeout=5) as plain,
+            context.wrap_socket(plain, server_hostname=name) as secure,
+        ):
+            return sha256(secure.getpeercert(binary_form=True) or b"").hexdigest()
 
     def _end(self) -> None:
         for process in (self.coordinator, *self.parties.values()):
@@ -206,13 +280,13 @@ path = "audit.jsonl"
 """
 
 
-def _coordinator_settings(port: int, parties: dict[str, int], artifact: Path) -> str:
+def _coordinator_settings(port: int, parties: dict[str, int], tokens: dict[str, str], artifact: Path) -> str:
+    holders = "".join(f'{holder} = "{hash_token(token)}"\n' for holder, token in tokens.items())
     rows = "".join(f'[[party]]\nname = "{name}"\naddress = "{HOST}:{at}"\n' for name, at in parties.items())
     return f"""
 [server]
 host = "{HOST}"
 port = {port}
-without_tokens = true
 model = "{MODEL_NAME}"
 [router]
 artifact = {json.dumps(str(artifact))}
@@ -223,10 +297,15 @@ factory = "benchmarks.soak.world:make_fusion"
 ca = "ca.crt"
 certificate = "{COORDINATOR}.crt"
 key = "{COORDINATOR}.key"
+[tokens.client]
+{holders}
+[[quota.holder]]
+name = "{HOSTILE}"
+requests_per_minute = 240
 [rounds]
 on_missing_party = "pool"
 health_seconds = 1.0
 [log]
-path = "decisions.sqlite"
+path = "log/decisions.sqlite"
 posteriors = true
 """

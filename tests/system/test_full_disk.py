@@ -4,42 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import shutil
-import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
 from waiting import wait_until
 
-from benchmarks.soak.federation import MODEL_NAME, Federation, Process
+from benchmarks.soak.disk import UNSHARE, FileLimit, mountable
+from benchmarks.soak.federation import HONEST, INFER, Federation, Process
 from benchmarks.soak.world import make_world
 
-UNSHARE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
 MOUNT = 'mount -t tmpfs -o size=64m tmpfs "$0" && exec "$@"'
 
 
-def mountable():
-    """Whether this user may mount a disk of his own that nobody else sees."""
-    if shutil.which("unshare") is None:
-        return False
-    tried = subprocess.run([*UNSHARE, "sh", "-c", MOUNT, "/mnt", "true"], capture_output=True, check=False)
-    return tried.returncode == 0
-
-
-class FileLimit:
-    """No file of the process may grow any further (EFBIG): works for every user, everywhere."""
+class LimitedFiles(FileLimit):
+    """No file of the process may grow any further (EFBIG)."""
 
     def command(self, folder, command):
         return command
-
-    def fill(self, pid, folder):
-        _, self.hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, self.hard))
-
-    def make_room(self, pid, folder):
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, (self.hard, self.hard))
 
 
 def write_all(file, size):
@@ -51,13 +33,14 @@ class SmallDisk:
     """A disk of 64 megabytes that holds the log alone, and is filled to its last byte (ENOSPC)."""
 
     def command(self, folder, command):
+        self.folder = folder
         return [*UNSHARE, "sh", "-c", MOUNT, str(folder), *command]
 
-    def ballast(self, pid, folder):
-        return Path(f"/proc/{pid}/root{folder}/ballast")  # its mount is in no other process's view
+    def ballast(self, pid):
+        return Path(f"/proc/{pid}/root{self.folder}/ballast")  # its mount is in no other process's view
 
-    def fill(self, pid, folder):
-        file = os.open(self.ballast(pid, folder), os.O_WRONLY | os.O_CREAT)
+    def fill(self, pid):
+        file = os.open(self.ballast(pid), os.O_WRONLY | os.O_CREAT)
         try:
             with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
                 # A short write takes what is left, the next one fails; twice what there is must be enough.
@@ -65,11 +48,11 @@ class SmallDisk:
         finally:
             os.close(file)
 
-    def make_room(self, pid, folder):
-        self.ballast(pid, folder).unlink()
+    def make_room(self, pid):
+        self.ballast(pid).unlink()
 
 
-WAYS = [FileLimit, *([SmallDisk] if mountable() else [])]
+WAYS = [LimitedFiles, *([SmallDisk] if mountable() else [])]
 
 
 @pytest.fixture(scope="module")
@@ -102,14 +85,15 @@ class Running:
         text = (home / "coordinator.toml").read_text()
         log = f'path = "{self.folder}/decisions.sqlite"\non_failure = "{on_failure}"\n'
         config = home / f"{folder.name}.toml"
-        config.write_text(text.replace('path = "decisions.sqlite"\n', log))
+        config.write_text(text.replace('path = "log/decisions.sqlite"\n', log))
+        self.headers = {"Authorization": f"Bearer {federation.tokens[HONEST[0]]}"}
         command = [*federation.coordinator.command[:3], "coordinator", "--config", str(config)]
         self.process = Process("the coordinator", disk.command(self.folder, command), folder / "stderr")
 
     def __enter__(self):
         self.process.begin()
         url = self.process.ready().split()[-1]
-        self.http = httpx.Client(base_url=url, timeout=60)
+        self.http = httpx.Client(base_url=url, headers=self.headers, timeout=60)
         return self
 
     def __exit__(self, *_):
@@ -117,14 +101,14 @@ class Running:
         self.process.kill()
 
     def fill(self):
-        self.disk.fill(self.process.pid, self.folder)
+        self.disk.fill(self.process.pid)
 
     def make_room(self):
-        self.disk.make_room(self.process.pid, self.folder)
+        self.disk.make_room(self.process.pid)
 
     def ask(self, ids):
         body = {"inputs": [{"name": "id", "shape": [len(ids)], "datatype": "BYTES", "data": list(ids)}]}
-        return self.http.post(f"/v2/models/{MODEL_NAME}/infer", json=body)
+        return self.http.post(INFER, json=body)
 
     def logged(self):
         """The latest 500 decision ids, oldest first."""
