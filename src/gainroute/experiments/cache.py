@@ -8,7 +8,7 @@ import importlib.util
 import json
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -76,7 +76,8 @@ def source_hash(module: str) -> str:
         path = None if name in found else _own_source(name, module)
         if path is not None:
             found[name] = path
-            waiting += _imports(name, path)
+            package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+            waiting += _imports(package, path.read_bytes())
     return hash_named_files(found.items())
 
 
@@ -93,22 +94,27 @@ def _own_source(name: str, root: str) -> Path | None:
     if file is None or not file.endswith(".py"):
         return None
     path, top = Path(file).resolve(), name.partition(".")[0]
-    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
-    library = any(folder in path.parents for folder in installed)
+    library = not _library_folders().isdisjoint(path.parents)
     return path if not library or top in ("gainroute", root.partition(".")[0]) else None
 
 
-def _imports(name: str, path: Path) -> Iterator[str]:
+@cache
+def _library_folders() -> frozenset[Path]:
+    return frozenset(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib"))
+
+
+@cache
+def _imports(package: str, source: bytes) -> tuple[str, ...]:
     """Names imported by a module, read from its bytecode: `ast.parse` of Python 3.11 fails at random beside threads."""
-    package = (name if path.name == "__init__.py" else name.rpartition(".")[0]).split(".")
-    waiting = [compile(path.read_bytes(), path, "exec", dont_inherit=True)]
+    above, found = package.split("."), []
+    waiting = [compile(source, "<source>", "exec", dont_inherit=True)]
     while waiting:
         code = waiting.pop()
         waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
         for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
             if step.opname == "IMPORT_NAME":
-                above = package[: len(package) - level.argval + 1] if level.argval else []
-                base = ".".join([*above, *([step.argval] if step.argval else [])])
-                yield base
-                yield from (f"{base}.{imported}" for imported in names.argval or ())  # may be a module
+                from_package = above[: len(above) - level.argval + 1] if level.argval else []
+                base = ".".join([*from_package, *([step.argval] if step.argval else [])])
+                found += [base, *(f"{base}.{imported}" for imported in names.argval or ())]  # may be a module
+    return tuple(found)
