@@ -3,7 +3,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +22,18 @@ from gainroute.routing.payload import round_trip
 from gainroute.training.models.local import LocalCNN, LocalMLP
 from gainroute.training.optimise import threads
 from gainroute.training.prepare import read_aligned
-from gainroute.training.routes import Routes, train_routes
-from gainroute.training.run import answer_views, load_calibrated_router, train_run
+from gainroute.training.run import TrainedRun, answer_views, load_calibrated_router, train_run
 from gainroute.training.settings import RouteSettings, default_route_settings
 from gainroute.training.trained_run import TrainedParty, load_fusion, load_parties
 
 
-def _quick() -> RouteSettings:
+def _quick(epochs: int = 8) -> RouteSettings:
+    """Small models; after one epoch they know nothing, which is enough where only their files and answers count."""
     chosen = default_route_settings(67)
     return replace(
         chosen,
-        local=replace(chosen.local, epochs=4, widths=(2, 2, 4, 4)),
-        vfl=replace(chosen.vfl, epochs=8, width=2, latent=8, rate=1e-2),
+        local=replace(chosen.local, epochs=(epochs + 1) // 2, widths=(2, 2, 4, 4)),
+        vfl=replace(chosen.vfl, epochs=epochs, width=2, latent=8, rate=1e-2),
         masked=replace(chosen.masked, epochs=1),
     )
 
@@ -57,10 +57,29 @@ def _files(root: Path, count: int = 120, seed: int = 0) -> tuple[list[Path], Pat
     return [root / "front.npz", root / "vitals.npz", root / "card.parquet"], root / "y.npz"
 
 
-def test_a_run_has_party_folders_and_a_server_that_answer_new_data(tmp_path: Path) -> None:
-    views, labels = _files(tmp_path / "old")
-    out = tmp_path / "run"
-    trained = train_run(views, labels, out, settings=_quick())
+@dataclass(frozen=True)
+class _Trained:
+    """A run, and the files it was trained on; tests read them, and change copies only."""
+
+    views: list[Path]
+    labels: Path
+    run: TrainedRun
+
+    @property
+    def folder(self) -> Path:
+        return self.run.folder.path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> _Trained:
+    base = tmp_path_factory.mktemp("trained")
+    views, labels = _files(base / "old")
+    run = train_run(views, labels, base / "run", codec="int8", budget=0.4, settings=_quick())
+    return _Trained(views, labels, run)
+
+
+def test_a_run_has_party_folders_and_a_server_that_answer_new_data(made: _Trained, tmp_path: Path) -> None:
+    trained, out = made.run, made.folder
     assert trained.class_names == ("ant", "bee", "cat")
     assert trained.party_names == ("front", "vitals", "card")
     assert (len(trained.calibration), len(trained.test)) == (17, 36)
@@ -78,10 +97,8 @@ def test_a_run_has_party_folders_and_a_server_that_answer_new_data(tmp_path: Pat
     assert answers.strong_accuracy > 0.6, "a third would be chance"
 
 
-def test_an_opened_run_answers_new_views_as_its_service_would(tmp_path: Path) -> None:
-    views, labels = _files(tmp_path / "old")
-    train_run(views, labels, tmp_path / "run", codec="int8", budget=0.4, settings=_quick())
-    run = gr.open_run(tmp_path / "run")
+def test_an_opened_run_answers_new_views_as_its_service_would(made: _Trained, tmp_path: Path) -> None:
+    run = gr.open_run(made.folder)
     assert (run.party_names, run.class_names, run.codec) == (("front", "vitals", "card"), ("ant", "bee", "cat"), "int8")
     fresh, fresh_labels = _files(tmp_path / "new", 60, seed=1)
     ids, aligned, _ = read_aligned(fresh, fresh_labels)
@@ -129,10 +146,8 @@ class _Frame:
         return self._values[name]
 
 
-def test_an_opened_run_says_which_views_it_needs(tmp_path: Path) -> None:
-    views, labels = _files(tmp_path / "old")
-    train_run(views, labels, tmp_path / "run", settings=_quick())
-    run = gr.open_run(tmp_path / "run")
+def test_an_opened_run_says_which_views_it_needs(made: _Trained, tmp_path: Path) -> None:
+    run = gr.open_run(made.folder)
     front, vitals = np.zeros((2, 9, 9)), np.zeros((2, 4))
     card = {"colour": np.array(["red", "blue"], dtype=object), "size": np.zeros(2)}
     for wrong, said in (
@@ -156,21 +171,26 @@ def test_opening_a_run_without_torch_names_the_extra(tmp_path: Path, monkeypatch
         gr.open_run(tmp_path)
 
 
+class _BegunError(Exception):
+    pass
+
+
 @pytest.mark.parametrize(("asked", "openmp", "used"), [(None, "", 1), (2, "", 2), (None, "3", 3), (0, "", 3)])
 def test_small_views_train_with_one_thread_unless_a_number_is_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int | None, openmp: str, used: int
 ) -> None:
     seen: list[int] = []
 
-    def train(*args: object, **settings: object) -> Routes:
+    def train(*_: object, **__: object) -> None:
         seen.append(torch.get_num_threads())
-        return train_routes(*args, **settings)
+        raise _BegunError
 
     monkeypatch.setattr(run_module, "train_routes", train)
     monkeypatch.setenv("OMP_NUM_THREADS", openmp)
     views, labels = _files(tmp_path / "old")
     with threads(3):
-        train_run(views, labels, tmp_path / "run", settings=_quick(), threads=asked)
+        with pytest.raises(_BegunError):
+            train_run(views, labels, tmp_path / "run", settings=_quick(), threads=asked)
         assert torch.get_num_threads() == 3, "as before"
     assert seen == [used]
 
@@ -206,7 +226,7 @@ def test_every_held_out_sample_is_answered_exactly_once_as_it_will_be_served(
     for model in (LocalCNN, LocalMLP):
         count_rows(model)
     views, labels = _files(tmp_path / "old")
-    trained = train_run(views, labels, tmp_path / "run", codec="int8", settings=_quick())
+    trained = train_run(views, labels, tmp_path / "run", codec="int8", settings=_quick(1))
     report_run(trained)
     held_out = [*trained.calibration.ids.tolist(), *trained.test.ids.tolist()]
     assert asked == Counter(
@@ -228,36 +248,33 @@ def test_every_held_out_sample_is_answered_exactly_once_as_it_will_be_served(
     assert np.array_equal(load_fusion(tmp_path / "run" / "server")(sent), answers.strong_posterior)
 
 
-def test_a_router_is_refused_beside_other_models(tmp_path: Path) -> None:
-    views, labels = _files(tmp_path / "old")
-    train_run(views, labels, tmp_path / "run", settings=_quick())
-    assert load_calibrated_router(tmp_path / "run").threshold_ is not None
-    folder = tmp_path / "run" / "parties"
+def test_a_router_is_refused_beside_other_models(made: _Trained, tmp_path: Path) -> None:
+    run = shutil.copytree(made.folder, tmp_path / "run")
+    assert load_calibrated_router(run).threshold_ is not None
+    folder = run / "parties"
     shutil.copy(folder / "vitals" / "encoder.safetensors", folder / "card" / "encoder.safetensors")
     with pytest.raises(ArtifactError, match="calibrated with other models of card"):
-        load_calibrated_router(tmp_path / "run")
+        load_calibrated_router(run)
 
 
-def test_a_run_with_its_own_split_sees_nothing_but_the_training_part(tmp_path: Path) -> None:
+def test_a_run_with_its_own_split_sees_nothing_but_the_training_part(made: _Trained, tmp_path: Path) -> None:
     views, labels = _files(tmp_path / "old")
-    test = train_run(views, labels, tmp_path / "one", settings=_quick()).test.ids
     with np.load(views[1]) as file:
         x, ids = file["x"].copy(), file["ids"]
-    x[np.isin(ids, test)] += 1000.0
+    x[np.isin(ids, made.run.test.ids)] += 1000.0
     np.savez(views[1], x=x, ids=ids)
-    train_run(views, labels, tmp_path / "two", settings=_quick())
-    one, two = ((tmp_path / run / "parties" / "vitals" / "party.json").read_text() for run in ("one", "two"))
+    train_run(views, labels, tmp_path / "run", settings=_quick(1))
+    one, two = ((run / "parties" / "vitals" / "party.json").read_text() for run in (made.folder, tmp_path / "run"))
     assert one == two, "the preprocessing must not know the test samples"
 
 
-def test_what_cannot_be_trained_or_answered_is_said(tmp_path: Path) -> None:
-    views, labels = _files(tmp_path / "old", 30)
+def test_what_cannot_be_trained_or_answered_is_said(made: _Trained, tmp_path: Path) -> None:
+    views, labels = _files(tmp_path / "new", 30, seed=1)
     with pytest.raises(DataError, match="at least two, of different names"):
         train_run(views[:1], labels, tmp_path / "run", settings=_quick())
     with pytest.raises(NotAnArtifactError, match="a folder that `gainroute train` has written"):
         TrainedParty(tmp_path)
-    train_run(views, labels, tmp_path / "run", settings=_quick())
-    run = load_parties(tmp_path / "run"), load_fusion(tmp_path / "run" / "server")
+    run = load_parties(made.folder), load_fusion(made.folder / "server")
     with pytest.raises(DataError, match="the run was trained on front, vitals, card"):
         answer_views(*run, views[:2], labels)
     with np.load(labels) as file:
@@ -267,17 +284,18 @@ def test_what_cannot_be_trained_or_answered_is_said(tmp_path: Path) -> None:
         answer_views(*run, views, labels)
 
 
-def test_a_folder_that_holds_another_run_is_refused_unless_overwritten_and_nothing_stale_stays(tmp_path: Path) -> None:
-    views, labels = _files(tmp_path / "old")
-    out = tmp_path / "run"
-    train_run(views, labels, out, settings=_quick())
+def test_a_folder_that_holds_another_run_is_refused_unless_overwritten_and_nothing_stale_stays(
+    made: _Trained, tmp_path: Path
+) -> None:
+    views, labels = made.views, made.labels
+    out = shutil.copytree(made.folder, tmp_path / "run")
     (out / "results.json").write_text("{}")
-    train_run(views, labels, out, settings=_quick(), budget=0.4)  # the same models
+    train_run(views, labels, out, settings=_quick(), budget=0.2)  # the same models
     with pytest.raises(DataError, match=r"holds another run, of other data or settings; .* --overwrite"):
         train_run(views[:2], labels, out, settings=_quick())
     assert (out / "parties" / "card").is_dir()
     before = set((out / "work").iterdir())
-    train_run(views[:2], labels, out, settings=_quick(), overwrite=True)
+    train_run(views[:2], labels, out, settings=_quick(1), overwrite=True)
     assert sorted(folder.name for folder in (out / "parties").iterdir()) == ["front", "vitals"]
     assert not (out / "results.json").exists()
     assert {path.name for path in before & set((out / "work").iterdir())} == {"fingerprint"}

@@ -114,6 +114,29 @@ async def formed(
             await node.stop(1)
 
 
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory):
+    """A federation that has formed, which tests may only read: the organisations, the formation and its results."""
+    organisations = Organisations(tmp_path_factory.mktemp("trial"))
+    return organisations, *asyncio.run(asyncio.wait_for(formed(organisations), 300))
+
+
+class StoppedError(Exception):
+    pass
+
+
+def aligned_and_split(organisations: Organisations, version: str = "v1", **plan: object) -> None:
+    """Form a federation up to where training would begin."""
+
+    async def stop(_: Formation) -> None:
+        raise StoppedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Formation, "_local", stop)
+        with pytest.raises(StoppedError):
+            asyncio.run(asyncio.wait_for(formed(organisations, version, **plan), 300))
+
+
 async def require_agreement(formation: Formation) -> None:
     """While the federation forms, embeddings are given; afterwards, none without Round 1 and beyond the share."""
     ids = (formation._work / "samples.txt").read_text().split("\n")[:3]
@@ -126,11 +149,9 @@ async def require_agreement(formation: Formation) -> None:
                 await connection.embeddings(ids, codec="float32", **ask)
 
 
-def test_a_federation_equals_training_in_one_place(tmp_path):
-    organisations = Organisations(tmp_path)
-    formation, results = asyncio.run(asyncio.wait_for(formed(organisations), 300))
-
-    table = PseudonymTable.load(tmp_path / "lab" / "training" / "trial" / "aligned.npz")
+def test_a_federation_equals_training_in_one_place(trial, tmp_path):
+    organisations, formation, results = trial
+    table = PseudonymTable.load(organisations.folder / "lab" / "training" / "trial" / "aligned.npz")
     rows = [organisations.ids.tolist().index(name) for name in table.ids]
     one_place = tmp_path / "one-place"
     one_place.mkdir()
@@ -146,7 +167,7 @@ def test_a_federation_equals_training_in_one_place(tmp_path):
     assert run.server.head.read_bytes() == trained.folder.server.head.read_bytes()
     assert run.server.masked_head.read_bytes() == trained.folder.server.masked_head.read_bytes()
     for name in NAMES:
-        served = tmp_path / name / "models" / "trial-v1"
+        served = organisations.folder / name / "models" / "trial-v1"
         for file in ("local.safetensors", "encoder.safetensors", "party.json"):
             assert (served / file).read_bytes() == (trained.folder.party(name).path / file).read_bytes()
     ours, theirs = load(run.server.router), load(trained.folder.server.router)
@@ -194,10 +215,9 @@ def audit(tmp_path, name):
     return [json.loads(line) for line in (tmp_path / name / "audit.jsonl").read_text().splitlines()]
 
 
-def test_a_party_records_training_in_few_lines_and_its_ids_stay(tmp_path):
-    organisations = Organisations(tmp_path)
-    formation, _ = asyncio.run(asyncio.wait_for(formed(organisations), 300))
-    lines = [line for line in audit(tmp_path, "lab") if line["outcome"].startswith("trained: epoch")]
+def test_a_party_records_training_in_few_lines_and_its_ids_stay(trial):
+    organisations, formation, _ = trial
+    lines = [line for line in audit(organisations.folder, "lab") if line["outcome"].startswith("trained: epoch")]
     status = read_status(formation.run_folder.path)
     assert status["overlaps"]["lab ∩ ward ∩ clinic"] == 180  # in the order of the settings
     assert status["overlaps"]["clinic"] == 187
@@ -206,7 +226,7 @@ def test_a_party_records_training_in_few_lines_and_its_ids_stay(tmp_path):
     train = formation._state["done"]["split"]["train"]
     assert [line["outcome"] for line in lines] == ["trained: epoch 1", "trained: epoch 2", "trained: epoch 3"]
     assert all(0 < line["count"] <= train and line["bytes_out"] > 0 for line in lines)
-    kept = b"".join(path.read_bytes() for path in (tmp_path / "hub").rglob("*") if path.is_file())
+    kept = b"".join(path.read_bytes() for path in (organisations.folder / "hub").rglob("*") if path.is_file())
     assert b"patient-" not in kept, "the coordinator keeps a real id"
 
 
@@ -262,8 +282,9 @@ def test_private_labels_leave_the_holder_randomised_only_and_once(tmp_path):
     assert drawn["pseudonyms"].tolist() == list(table.pseudonyms)
     *_, rows = split_rows(drawn["labels"], 0.3, 0.2, 0)
     assert [part.tolist() for part in rows] == [split[name].tolist() for name in "abc"], "split by true labels"
-    again = asyncio.run(asyncio.wait_for(formed(organisations, "v2", labels=labels), 300))
-    assert again[0]._train_labels.tolist() == split["labels"].tolist()
+    aligned_and_split(organisations, "v2", labels=labels)
+    with np.load(tmp_path / "hub" / "v2" / "work" / "split.npz") as again:
+        assert again["labels"].tolist() == split["labels"].tolist()
     assert results["strong_accuracy"] > 0.6
 
 
@@ -334,12 +355,9 @@ def test_a_coordinator_without_permission_does_not_train(tmp_path):
 
 def test_changed_data_are_refused(tmp_path):
     organisations = Organisations(tmp_path)
-    asyncio.run(asyncio.wait_for(formed(organisations), 300))
+    aligned_and_split(organisations)
     views = np.load(tmp_path / "lab" / "views.npz")
     np.savez(tmp_path / "lab" / "views.npz", ids=views["ids"], x=views["x"] + 1)
-    state = tmp_path / "hub" / "v1" / "work" / "formation.json"
-    done = json.loads(state.read_text())["done"]
-    state.write_text(json.dumps({"done": {stage: done[stage] for stage in ("align", "split")}}))
     with pytest.raises(PartyRefusedError, match="have changed since the alignment"):
         asyncio.run(asyncio.wait_for(formed(organisations), 300))
 

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from made_once import made_once
 from typer.testing import CliRunner
 from up_helpers import tiny_run
 
@@ -25,9 +26,10 @@ from gainroute.training.trained_run import TrainedParty
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    root = tmp_path_factory.mktemp("onnx")
-    run = tiny_run(root)
-    done = CliRunner().invoke(app, ["export", str(run), "--out", str(root / "onnx"), "--json"])
+    """A folder with a run and what is exported from it, and what the command said."""
+    root = tmp_path_factory.mktemp("exported")
+    shutil.copytree(made_once(tmp_path_factory, "tiny", tiny_run) / "run", root / "run")
+    done = CliRunner().invoke(app, ["export", str(root / "run"), "--out", str(root / "onnx"), "--json"])
     assert done.exit_code == 0, done.output
     return root, json.loads(done.stdout)["parties"]
 
