@@ -263,7 +263,7 @@ def test_without_torch_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.M
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("reported")
-    save_record(synthetic_record(0, dataset="modelnet40", samples=200), base / "records/modelnet40/seed0.npz")
+    save_record(synthetic_record(0, dataset="modelnet40", classes=4, samples=80), base / "records/modelnet40/seed0.npz")
     (base / "strange_margin.py").write_text(STRANGER, encoding="utf-8")
     return base
 

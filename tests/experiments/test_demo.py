@@ -32,7 +32,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def run_cell(config: Any, seed: int, **_: Any) -> Record:
         seeds.append(seed)
         metadata = {"config": config.as_dict(), "seconds": {"local": 1.0, "vfl": 2.0}}
-        return synthetic_record(seed, dataset="digits", samples=200, metadata=metadata)
+        return synthetic_record(seed, dataset="digits", samples=100, metadata=metadata)
 
     def calibrate_run(folder: Path, *_: Any, **__: Any) -> None:
         RunFolder(folder).server.path.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def test_progress_goes_to_stderr_and_nothing_to_stdout(tmp_path: Path, capsys: p
 @pytest.mark.usefixtures("undrawn")
 def test_a_strong_route_that_adds_nothing_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def level(config: Any, seed: int, **_: Any) -> Record:
-        record = synthetic_record(seed, samples=200, metadata={"config": config.as_dict()})
+        record = synthetic_record(seed, samples=100, metadata={"config": config.as_dict()})
         parts = [
             replace(s, strong_prediction=s.weak_prediction, strong_posterior=np.full_like(s.strong_posterior, 1 / 10))
             for s in (record.calibration, record.test)

@@ -34,7 +34,7 @@ class Margin(gr.Router):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("report")
     for seed in (0, 1):
-        save_record(synthetic_record(seed), base / f"records/synthetic/seed{seed}.npz")
+        save_record(synthetic_record(seed, samples=150), base / f"records/synthetic/seed{seed}.npz")
     with pytest.MonkeyPatch.context() as patch:
         # Coarse, and a stand-in for each PDF: `test_figures` draws them in earnest.
         patch.setattr(figures, "encode", lambda figure, kind: b"%PDF" if kind == "pdf" else encode(figure, kind, 40))
