@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 
 import httpx
 import numpy as np
 import pytest
+from by_hand import outputs
+from made_once import made_once
 from typer.testing import CliRunner
 from up_helpers import Up, alive, tiny_run
 from waiting import wait_until
 
-import gainroute as gr
 from gainroute.cli import app
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return tiny_run(tmp_path_factory.mktemp("tiny"))
+    return made_once(tmp_path_factory, "tiny", tiny_run) / "run"
 
 
 def test_it_answers_tells_of_a_dead_party_and_leaves_nothing_behind(run, tmp_path):
@@ -32,7 +32,7 @@ def test_it_answers_tells_of_a_dead_party_and_leaves_nothing_behind(run, tmp_pat
             training = sorted({f"s{i}" for i in range(600)} - set(told["example_ids"]))
         answer = served.ask(told["example_ids"][:40])
         assert answer.status_code == 200, answer.text
-        assert _outputs(served.ask(training[:2]))["route"] == ["unknown"] * 2, "rows that trained are not served"
+        assert outputs(served.ask(training[:2]))["route"] == ["unknown"] * 2, "rows that trained are not served"
         status = httpx.get(f"{served.url}/api/status").json()
         assert status["operating_point"]["budget"] == 0.5
         assert [p["state"] for p in status["parties"]] == ["ok", "ok"]
@@ -64,46 +64,6 @@ def test_it_answers_tells_of_a_dead_party_and_leaves_nothing_behind(run, tmp_pat
         httpx.get(f"{served.url}/v2/health/live")
 
 
-def _outputs(answer):
-    return {output["name"]: output["data"] for output in answer.json()["outputs"]}
-
-
-def test_a_run_trained_for_it_is_served_with_a_masked_round_one(tmp_path):
-    run = tiny_run(tmp_path, ("left", "middle", "right"), "--pooled-only")
-    with Up(run, tmp_path, "--masked") as served:
-        ids = served.told["example_ids"]
-        found = _outputs(served.ask(ids))
-        assert set(found["route"]) == {"round1", "round2"}
-        assert httpx.get(f"{served.url}/api/status").json()["policy"]["round1"] == "masked"
-    rows = [int(name[1:]) for name in ids]
-    views = {name: np.load(tmp_path / f"{name}.npz")["x"][rows] for name in ("left", "middle", "right")}
-    opened = gr.open_run(run)
-    assert opened.router.pooled_only
-    expected = opened.predict(views)
-    same = np.array(found["escalated"]) == expected.escalated  # the controller moves the threshold a little
-    assert same.mean() > 0.9
-    assert (np.array(found["class"])[same] == expected.prediction[same]).all()
-    assert np.abs(np.array(found["score"]) - expected.score).max() < 1e-3
-
-
-def test_new_views_are_served_by_id_or_numbered(run, tmp_path):
-    rng = np.random.default_rng(5)
-    y = np.arange(60) % 3
-    new = {name: rng.normal(size=(60, 4)) + y[:, None] for name in ("left", "right")}
-    for name, x in new.items():
-        np.savez(tmp_path / f"{name}.npz", x=x)
-    expected = gr.open_run(run).predict(new)
-    files = [str(tmp_path / f"{name}.npz") for name in ("right", "left")]
-    with Up(run, tmp_path, "--views", *files) as served:
-        assert served.told["example_ids"] == [str(i) for i in range(60)]
-        answered = _outputs(served.ask(served.told["example_ids"]))
-        np.testing.assert_allclose(answered["score"], expected.score, rtol=1e-4, atol=1e-5)
-        same = np.array(answered["escalated"]) == expected.escalated  # the budget controller moves the threshold
-        assert same.mean() > 0.8
-        answers = np.reshape(answered["probabilities"], (60, 3))
-        np.testing.assert_allclose(answers[same], expected.probabilities[same], atol=1e-6)
-
-
 def test_views_that_do_not_fit_the_run_are_refused_before_anything_starts(run, tmp_path):
     def refused(**views):
         for name, arrays in views.items():
@@ -117,22 +77,6 @@ def test_views_that_do_not_fit_the_run_are_refused_before_anything_starts(run, t
     assert "the run was trained on left, right" in refused(left={"x": x})
     assert "give ids to all views" in refused(left={"x": x, "ids": np.arange(5)}, right={"x": x})
     assert "left 5 without ids, right 4 without ids" in refused(left={"x": x}, right={"x": x[:4]})
-
-
-def test_killed_outright_it_takes_its_processes_along(run, tmp_path):
-    with Up(run, tmp_path) as served:
-        pids = [p["pid"] for p in served.told["parties"]]
-        os.kill(served.process.pid, signal.SIGKILL)
-        wait_until(lambda: not any(map(alive, pids)), 30)
-
-        def gone():
-            try:
-                httpx.get(f"{served.url}/v2/health/live")
-            except httpx.TransportError:
-                return True
-            return False
-
-        wait_until(gone, 30)
 
 
 def test_an_invalid_run_or_option_is_reported_before_anything_starts(run, tmp_path, monkeypatch):
@@ -156,12 +100,3 @@ def test_an_invalid_run_or_option_is_reported_before_anything_starts(run, tmp_pa
     assert "lacks server/router.safetensors" in refused(half)
     (half / "run.json").write_text("{")
     assert "cannot be read" in refused(half)
-
-
-def test_a_router_of_other_models_is_refused_with_the_reason(run, tmp_path):
-    other = shutil.copytree(run, tmp_path / "other")
-    shutil.copy(other / "parties/left/local.safetensors", other / "parties/right/local.safetensors")
-    done = CliRunner().invoke(app, ["up", str(other), "--port", "0"])
-    assert done.exit_code == 2, done.output
-    assert "the coordinator cannot start" in done.stderr
-    assert "party 'right'" in done.stderr

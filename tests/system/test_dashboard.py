@@ -10,6 +10,7 @@ import httpx
 import pytest
 from fake_federation import federation
 from in_a_thread import Served
+from made_once import made_once
 from playwright.sync_api import expect, sync_playwright
 from typer.testing import CliRunner
 from up_helpers import Up, tiny_run
@@ -27,7 +28,7 @@ expect.set_options(timeout=PATIENCE)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return tiny_run(tmp_path_factory.mktemp("tiny"))
+    return made_once(tmp_path_factory, "tiny", tiny_run) / "run"
 
 
 @pytest.fixture(scope="module")
