@@ -84,20 +84,35 @@ class BarProgress(Progress):
 
 
 class ReportedProgress(Progress):
-    """Progress that is passed on: after every step `report` gets stage, total, steps done and the note."""
+    """Progress that is passed on: `report` gets stage, total, steps done and the note, at the start and per step.
 
-    def __init__(self, report: Callable[[Mapping[str, Any]], None]) -> None:
-        self._report = report
+    Parameters
+    ----------
+    report
+        Receives the state, and may return a text that is shown with the note.
+    shown
+        Where progress is also shown; by default nowhere.
+    """
+
+    def __init__(self, report: Callable[[Mapping[str, Any]], str | None], shown: Progress | None = None) -> None:
+        self._report, self._shown = report, shown or Progress()
         self._state: dict[str, Any] = {}
 
     def start(self, name: str, total: int, done: int = 0) -> None:
-        """Remember the task."""
-        self._state = {"stage": name, "total": total, "done": done}
+        """Report the task."""
+        self._state = {"stage": name, "total": total, "done": done, "note": ""}
+        self._shown.start(name, total, done)
+        self._report(self._state)
 
     def advance(self, note: str = "") -> None:
         """Report the step."""
         self._state = {**self._state, "done": self._state["done"] + 1, "note": note}
-        self._report(self._state)
+        more = self._report(self._state)
+        self._shown.advance("; ".join(filter(None, [note, more])))
+
+    def say(self, text: str) -> None:
+        """Show the text."""
+        self._shown.say(text)
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def _show_status(status: dict[str, Any], *, json: bool) -> None:
     console().print(stages)
     if "progress" in status:
         now = status["progress"]
-        typer.echo(f"{now['task']}: {now['done']} of {now['total']} {now['note']}")
+        typer.echo(f"{now['stage']}: {now['done']} of {now['total']} {now['note']}")
     parties = table("party", "works on", "samples per second", "MB up", "MB down")
     for name, party in status["parties"].items():
         doing = f"{party['stage']} {party['done']}/{party['total']}" if "stage" in party else "–"

@@ -13,7 +13,7 @@ import numpy as np
 
 from gainroute._util.files import write_json
 from gainroute._util.hashing import hash_text
-from gainroute._util.progress import Progress
+from gainroute._util.progress import Progress, ReportedProgress
 from gainroute.errors import DataError
 from gainroute.federation.formation.plan import FederationSettings
 from gainroute.federation.formation.remote import TrainingStream
@@ -27,27 +27,6 @@ from gainroute.io.tables import read_table
 __all__ = ["FormationRun", "check_aligned", "check_labels"]
 
 RETRY_SECONDS = 1.0
-
-
-class _Watched(Progress):
-    """Progress of the coordinator's own work: shown with every party's pace, and noted in the status."""
-
-    def __init__(self, shown: Progress, note: Callable[[Mapping[str, Any]], str]) -> None:
-        self._shown, self._note = shown, note
-        self._state: dict[str, Any] = {}
-
-    def start(self, name: str, total: int, done: int = 0) -> None:
-        self._state = {"task": name, "done": done, "total": total, "note": ""}
-        self._shown.start(name, total, done)
-        self._note(self._state)
-
-    def advance(self, note: str = "") -> None:
-        self._state |= {"done": self._state["done"] + 1, "note": note}
-        pace = self._note(self._state)
-        self._shown.advance("; ".join(filter(None, [note, pace])))
-
-    def say(self, text: str) -> None:
-        self._shown.say(text)
 
 
 class FormationRun:
@@ -76,7 +55,7 @@ class FormationRun:
         models_of: str | None = None,
     ) -> None:
         self.settings, self.version, self._wait = settings, version, wait
-        self.progress = _Watched(progress, self._note)
+        self.progress = ReportedProgress(self._note, progress)  # shown with every party's pace
         self.run_folder = RunFolder(settings.out / version)
         self._work = self.run_folder.work
         self._names = [party.name for party in settings.party]

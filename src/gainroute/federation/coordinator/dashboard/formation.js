@@ -13,8 +13,8 @@ export async function showFormation(get, now) {
   if (!going) return;
   const late = now - run.time > QUIET;
   const stopped = stages.find(([, state]) => state === "stopped");
-  const { task, done, total, note } = run.progress ?? {};
-  const doing = task ? ` ${task}: ${count(done)} of ${count(total)}${note ? `, ${note}` : ""}.` : "";
+  const { stage, done, total, note } = run.progress ?? {};
+  const doing = stage ? ` ${stage}: ${count(done)} of ${count(total)}${note ? `, ${note}` : ""}.` : "";
   const away = run.waiting_for ? ` ${stopped ? "Stopped" : "Waiting"}: party ${run.waiting_for} is away.` : "";
   const resume = stopped || late ? " The same command resumes it." : "";
   text($("formation-about"), `Version ${run.version} of ${run.federation}, as of ${clock(run.time)}.${doing}${away}${resume}`);
