@@ -1,4 +1,4 @@
-"""The one reader of settings: TOML and environment variables into frozen dataclasses.
+"""The one reader of settings: TOML and environment variables into frozen dataclasses. Also writes tables as TOML.
 
 - A dataclass is a table, its fields are the keys. Unknown and missing keys are errors that list the known ones.
 - Fields are ``str``, ``int``, ``float``, ``bool``, ``Path``, ``Literal``, ``tuple[X, ...]`` (a list, or tables
@@ -11,7 +11,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import re
 import sys
 import types
 from collections.abc import Mapping
@@ -25,7 +27,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["build_settings", "load_settings", "parse_settings"]
+__all__ = ["build_settings", "load_settings", "parse_settings", "settings_text"]
 
 T = TypeVar("T")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -75,6 +77,54 @@ def parse_settings(
     if prefix:
         _apply_environment(kind, table, prefix, os.environ if environment is None else environment)
     return build_settings(kind, table, where, folder or Path.cwd())
+
+
+def settings_text(table: Mapping[str, Any]) -> str:
+    """The text of a TOML file: a table of plain values, paths, lists, tables, and lists of tables.
+
+    Examples
+    --------
+    >>> print(settings_text({"name": "hub", "server": {"port": 0}, "party": [{"name": "lab"}]}))
+    name = "hub"
+    <BLANKLINE>
+    [server]
+    port = 0
+    <BLANKLINE>
+    [[party]]
+    name = "lab"
+    <BLANKLINE>
+    """
+    return "\n".join(_table_lines(table, ())) + "\n"
+
+
+def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping) or _is_list_of_tables(value)}
+    lines = [f"{_text(key)} = {_toml(value)}" for key, value in table.items() if key not in inner]
+    for key, value in inner.items():
+        name = ".".join(map(_text, (*path, key)))
+        tables, header = ([value], f"[{name}]") if isinstance(value, Mapping) else (value, f"[[{name}]]")
+        for one in tables:
+            lines += [*([""] if lines else []), header, *_table_lines(one, (*path, key))]
+    return lines
+
+
+def _is_list_of_tables(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, Mapping) for one in value)
+
+
+def _text(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, (str, Path)):
+        # JSON escapes what TOML wants escaped, but for DEL, and has no other escapes.
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, (bool, int, float)):
+        return str(value).lower()
+    raise TypeError(f"{value!r} of type {type(value).__name__} has no place in TOML")
 
 
 # ---- the environment --------------------------------------------------------------------------------

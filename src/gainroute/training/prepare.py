@@ -29,7 +29,9 @@ from gainroute.training.data.splits import content_hash, split_hash, stratified_
 from gainroute.training.routes import TrainingData
 from gainroute.training.training_view import TrainingView
 
-__all__ = ["Prepared", "encode_labels", "prepare_dataset", "prepare_views", "read_aligned", "split_rows"]
+__all__ = [
+    "Prepared", "encode_labels", "given_labels", "prepare_dataset", "prepare_views", "read_aligned", "split_rows",
+]  # fmt: skip
 
 Paths = Sequence["str | os.PathLike[str]"]
 
@@ -123,6 +125,11 @@ def encode_labels(labels: LabelArray, class_names: Sequence[str]) -> IntArray:
     if unknown:
         raise LabelError(f"label {shown(unknown[0])} was not in training: the classes are {', '.join(class_names)}")
     return np.array([codes[str(value)] for value in labels.tolist()], dtype=np.int64)
+
+
+def given_labels(class_names: Sequence[str], *, integers: bool) -> list[int] | list[str]:
+    """The labels as they were given, from their texts."""
+    return [int(name) for name in class_names] if integers else list(class_names)
 
 
 def read_aligned(

@@ -19,7 +19,7 @@ from gainroute.io.preprocess import Preprocess, preprocess_from_json
 from gainroute.io.run_folder import PartyFolder, RunFolder, ServerFolder, read_json
 from gainroute.training.models.build import ModelSpec, load_model, save_model
 from gainroute.training.optimise import check_device
-from gainroute.training.prepare import Prepared
+from gainroute.training.prepare import Prepared, given_labels
 from gainroute.training.routes import Routes, predict
 from gainroute.training.training_view import forward_all
 
@@ -51,7 +51,7 @@ def write_run(folder: str | os.PathLike[str], routes: Routes, prepared: Prepared
     save_model(strong.head, strong.head_spec, run.server.head)
     save_model(routes.masked, routes.masked_spec, run.server.masked_head)
     # Written last: a folder with this file is complete.
-    labels = [int(name) for name in classes] if prepared.integer_labels else classes
+    labels = given_labels(classes, integers=prepared.integer_labels)
     write_json(run.description, {"party_names": names, "class_names": labels})
     return run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ import torch
 
 from gainroute._util.files import kept_secret, write_bytes, write_json, write_npz
 from gainroute._util.hashing import hash_text
+from gainroute._util.settings import settings_text
 from gainroute.errors import DataError
 from gainroute.federation.formation.alignment import intersect, passes
 from gainroute.federation.formation.pseudonyms import REALIGN
@@ -36,6 +36,7 @@ from gainroute.training.masked import train_masked
 from gainroute.training.models.build import build_model, save_model
 from gainroute.training.optimise import label_loss
 from gainroute.training.optimise import threads as torch_threads
+from gainroute.training.prepare import given_labels
 from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import RouteTrainer, fusion_spec
 from gainroute.training.run import TrainedRun
@@ -192,15 +193,14 @@ class Formation(FormationRun):
         with stage.initial():
             head = build_model(spec)
         began, loop = time.monotonic(), asyncio.get_running_loop()
+        saved = stage.checkpoint.load()
+        await self._load_encoders(0 if saved is None else saved.epochs)
         if plan.exchange == "gradients":
-            saved = stage.checkpoint.load()
-            await self._each("begin", {"epochs": 0 if saved is None else saved.epochs})
             parties = RemoteParties(await self._all(), 8 * fit.width, plan.messages, loop)
             server = FusionServer(head, labels, fit)
             await asyncio.to_thread(train_split, stage, parties, server, len(labels), fit)
             embeddings = await self._embeddings(len(labels), 8 * fit.width)
         else:
-            await self._each("encoder")
             embeddings = await self._embeddings(len(labels), 8 * fit.width)
 
             def loss(rows: torch.Tensor) -> torch.Tensor:
@@ -216,6 +216,13 @@ class Formation(FormationRun):
         epochs = round(trainer.store.seconds().get("vfl", 0.0), 3)
         seconds = round(time.monotonic() - began, 3)
         return {"seconds": seconds, "epoch_seconds": epochs, "epochs": fit.epochs, "dimension": 8 * fit.width}
+
+    async def _load_encoders(self, epochs: int) -> None:
+        """Every party loads its encoder as it was after `epochs`; without gradients it trains, or loads, its own."""
+        if self.settings.training.exchange == "gradients":
+            await self._each("begin", {"epochs": epochs})
+        else:
+            await self._each("encoder")
 
     async def _embeddings(self, count: int, dimension: int) -> list[torch.Tensor]:
         async def of(stream: TrainingStream) -> torch.Tensor:
@@ -240,13 +247,11 @@ class Formation(FormationRun):
         if reused is not None:
             for file, source in zip(run.server.heads, reused.server.heads, strict=True):
                 write_bytes(file, source.read_bytes())
-        elif self.settings.training.exchange == "gradients":
-            await self._each("begin", {"epochs": self._trainer().settings.vfl.epochs})
         else:
-            await self._each("encoder")
+            await self._load_encoders(self._trainer().settings.vfl.epochs)
         deployed = await self._each("deploy", self._reuse)
         split = self._state["done"]["split"]
-        labels = [int(name) for name in self._class_names] if split["integer_labels"] else self._class_names
+        labels = given_labels(self._class_names, integers=split["integer_labels"])
         write_json(run.description, {"party_names": self._names, "class_names": labels})
         models = {name: str(values["model"]) for name, (values, _) in zip(self._names, deployed, strict=True)}
         return {"models": {**models, SERVER: run.server.model_hash()}}
@@ -297,19 +302,19 @@ class Formation(FormationRun):
 
     def _coordinator_settings(self) -> str:
         """Settings with which `gainroute coordinator` serves this version."""
-        tls, server = self.settings.tls, self.run_folder.server
-        lines = [
-            "# Serves this version to clients on this machine; deploy/coordinator.example.toml shows all settings.",
-            "[server]", "without_tokens = true",
-            "[router]", f"artifact = {json.dumps(str(server.router.absolute()))}",
-            f"folder = {json.dumps(str(self.run_folder.path.absolute().parent))}  # of all versions",
-            "[fusion]", f"run = {json.dumps(str(server.path.absolute()))}",
-            "[federation]", f"out = {json.dumps(str(self.settings.out.absolute()))}",
-            "[tls]", *(f"{name} = {json.dumps(str(getattr(tls, name)))}" for name in ("ca", "certificate", "key")),
-        ]  # fmt: skip
-        for party in self.settings.party:
-            lines += ["[[party]]", f"name = {json.dumps(party.name)}", f"address = {json.dumps(party.address)}"]
-        return "\n".join(lines) + "\n"
+        tls, run = self.settings.tls, self.run_folder
+        about = "# Serves this version to clients on this machine. All settings: deploy/coordinator.example.toml\n"
+        folder = {"folder": run.path.absolute().parent}  # of all versions, so that admin calls can switch
+        return about + settings_text(
+            {
+                "server": {"without_tokens": True},
+                "router": {"artifact": run.server.router.absolute(), **folder},
+                "fusion": {"run": run.server.path.absolute()},
+                "federation": {"out": self.settings.out.absolute()},
+                "tls": {name: getattr(tls, name) for name in ("ca", "certificate", "key")},
+                "party": [{"name": party.name, "address": party.address} for party in self.settings.party],
+            }
+        )
 
     async def _labelled(
         self,

@@ -20,6 +20,7 @@ from gainroute._util.settings import build_settings
 from gainroute.errors import DataError, GainrouteError, InputError
 from gainroute.federation.formation.alignment import PartyAlignment
 from gainroute.federation.formation.groups import P256
+from gainroute.federation.formation.holder_router import HeldOutAnswers
 from gainroute.federation.formation.party_labels import PartyLabels, own_data
 from gainroute.federation.formation.plan import NAME, FormationPlan, LabelSettings
 from gainroute.federation.formation.pseudonyms import REALIGN, PseudonymTable
@@ -30,15 +31,12 @@ from gainroute.io.ids import id_texts, rows_by_id
 from gainroute.io.preprocess import apply_preprocess, fit_preprocess, preprocess_from_json
 from gainroute.io.run_folder import PartyFolder, read_json
 from gainroute.io.views import PartyView, read_view
-from gainroute.routing.artifacts import save
-from gainroute.routing.types import IntArray, Provenance
+from gainroute.routing.types import IntArray
 from gainroute.training.checkpoint import Checkpoint, CheckpointState, CheckpointStore, gather, scatter
 from gainroute.training.classifiers import classification
 from gainroute.training.optimise import threads as torch_threads
 from gainroute.training.prepare import encode_labels
-from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import RouteTrainer, encoder_spec, local_spec, start_party
-from gainroute.training.run import fit_router
 from gainroute.training.settings import RouteSettings
 from gainroute.training.split_learning import TrainingParty
 from gainroute.training.trained_run import renew_party, write_party
@@ -101,7 +99,7 @@ class PartyTrainer:
         self._number, self._shape = 0, (0, 0)
         self._federation = ""
         self._named: list[str | None] = []
-        self._answers: dict[str, list[list[Array]]] = {}
+        self._answers = HeldOutAnswers()
 
     def work(self, kind: str, options: Mapping[str, Any], arrays: list[Array]) -> TaskAnswer:
         """Carry out a task; raises GainrouteError if it cannot be."""
@@ -357,40 +355,16 @@ class PartyTrainer:
         return {"model": home.model_hash()}, []
 
     def _receive_answers(self, options: Mapping[str, Any], arrays: list[Array]) -> TaskAnswer:
-        """Rows of the aligned samples, with the answers of both routes as they arrive in service."""
-        rows, local, strong = arrays
-        if not len(rows) == local.shape[1] == len(strong):
-            raise InputError(f"answers of {local.shape[1]} and {len(strong)} samples for {len(rows)} rows")
-        self._answers.setdefault(str(options["part"]), []).append(arrays)
+        self._answers.receive(str(options["part"]), arrays)
         return {}, []
 
     def _calibrate(self, options: Mapping[str, Any], _: list[Array]) -> TaskAnswer:
-        classes = [str(name) for name in options["class_names"]]
-        codes, names = encode_labels(self._held.values(), classes), np.array(self._table.pseudonyms)
-
-        def answers(part: str) -> RouteAnswers:
-            rows, local, strong = zip(*self._answers.pop(part), strict=True)
-            chosen = np.concatenate(rows)
-            return RouteAnswers.from_posteriors(
-                names[chosen], codes[chosen], np.concatenate(local, axis=1), np.concatenate(strong)
-            )
-
-        held, tested = answers("calibration"), answers("test")
-        named = [int(name) for name in classes] if options["integer_labels"] else classes
-        plan = self._plan
-        router = fit_router(held, named, budget=plan.budget, seed=plan.seed, pooled_only=bool(plan.pooled_only))
-        path = self._folder / "router.safetensors"
-        save(router, path, provenance=Provenance(dict(options["models"]), self._plan.codec))
-        decision = router.route(tested.local_posteriors)
-        answer = router.answer(decision, tested.strong_posterior[decision.escalate])
-        results = {
-            "calibration_samples": len(held),
-            "test_samples": len(tested),
-            "weak_accuracy": tested.weak_accuracy,
-            "strong_accuracy": tested.strong_accuracy,
-            "routed_accuracy": float((encode_labels(answer.prediction, classes) == tested.labels).mean()),
-            "escalation_rate": float(np.mean(decision.escalate)),
-        }
+        classes, path = [str(name) for name in options["class_names"]], self._folder / "router.safetensors"
+        codes = encode_labels(self._held.values(), classes)
+        results = self._answers.fit_router(
+            self._table.pseudonyms, codes, classes, self._plan, options["models"], path,
+            integers=bool(options["integer_labels"]),
+        )  # fmt: skip
         return results, [path.read_bytes()]
 
 

@@ -1,0 +1,83 @@
+"""The label holder fits the router: it has the true labels, and is sent the answers of both routes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gainroute.errors import InputError
+from gainroute.federation.formation.plan import FormationPlan
+from gainroute.federation.formation.tasks import Array
+from gainroute.routing.artifacts import save
+from gainroute.routing.types import IntArray, Provenance
+from gainroute.training.prepare import encode_labels, given_labels
+from gainroute.training.route_answers import RouteAnswers
+from gainroute.training.run import fit_router
+
+__all__ = ["HeldOutAnswers"]
+
+
+class HeldOutAnswers:
+    """The answers of both routes on the held-out samples as they arrive in service, until the router is fitted."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[list[Array]]] = {}
+
+    def receive(self, part: str, arrays: list[Array]) -> None:
+        """Keep the answers for some rows of the aligned samples: rows, local posteriors, strong posteriors."""
+        rows, local, strong = arrays
+        if not len(rows) == local.shape[1] == len(strong):
+            raise InputError(f"answers of {local.shape[1]} and {len(strong)} samples for {len(rows)} rows")
+        self._parts.setdefault(part, []).append(arrays)
+
+    def _take(self, part: str, ids: Array, codes: IntArray) -> RouteAnswers:
+        rows, local, strong = zip(*self._parts.pop(part), strict=True)
+        chosen = np.concatenate(rows)
+        return RouteAnswers.from_posteriors(
+            ids[chosen], codes[chosen], np.concatenate(local, axis=1), np.concatenate(strong)
+        )
+
+    def fit_router(
+        self,
+        ids: Sequence[str],
+        codes: IntArray,
+        class_names: Sequence[str],
+        plan: FormationPlan,
+        models: Mapping[str, str],
+        path: Path,
+        *,
+        integers: bool,
+    ) -> dict[str, Any]:
+        """Fit the router on the calibration part, save it, and return the results on the test part.
+
+        Parameters
+        ----------
+        ids, codes
+            Pseudonyms and true labels of the aligned samples.
+        class_names, integers
+            Of the labels, and whether they were given as integers.
+        plan
+            Budget, seed and codec.
+        models
+            Hashes of all models, by holder.
+        path
+            Where the router is saved.
+        """
+        names = np.array(ids)
+        held, tested = self._take("calibration", names, codes), self._take("test", names, codes)
+        labels = given_labels(class_names, integers=integers)
+        router = fit_router(held, labels, budget=plan.budget, seed=plan.seed, pooled_only=bool(plan.pooled_only))
+        save(router, path, provenance=Provenance(dict(models), plan.codec))
+        decision = router.route(tested.local_posteriors)
+        answer = router.answer(decision, tested.strong_posterior[decision.escalate])
+        return {
+            "calibration_samples": len(held),
+            "test_samples": len(tested),
+            "weak_accuracy": tested.weak_accuracy,
+            "strong_accuracy": tested.strong_accuracy,
+            "routed_accuracy": float((encode_labels(answer.prediction, class_names) == tested.labels).mean()),
+            "escalation_rate": float(np.mean(decision.escalate)),
+        }
