@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gainroute._util.arrays import Float32Array
@@ -12,7 +14,7 @@ from gainroute.routing.types import FloatArray, IntArray
 from gainroute.training.data.splits import stratified_split
 from gainroute.training.prepare import Prepared
 
-__all__ = ["logistic_accuracy"]
+__all__ = ["logistic_accuracy", "logistic_posteriors", "pooled_accuracy"]
 
 _LAMS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)
 _HELD_OUT = 0.1  # of the training part, by which λ is chosen
@@ -30,13 +32,26 @@ def logistic_accuracy(prepared: Prepared, seed: int = 0) -> float:
     seed
         Of that slice, and of the projection of wide views.
     """
-    labels, classes = prepared.train.labels, prepared.train.classes
-    pooled = np.zeros((len(prepared.test.labels), classes))
+    train, test = prepared.train, prepared.test
+    posteriors = [
+        logistic_posteriors(view.clean, train.labels, new, train.classes, seed)
+        for view, new in zip(train.views, test.views, strict=True)
+    ]
+    return pooled_accuracy(posteriors, test.labels)
+
+
+def logistic_posteriors(
+    view: Float32Array, labels: IntArray, new: Float32Array, classes: int, seed: int = 0
+) -> Float32Array:
+    """Posteriors (N, K) for `new` by a logistic regression on one view; parameters as of `logistic_accuracy`."""
     with one_thread():
-        for view, new in zip(prepared.train.views, prepared.test.views, strict=True):
-            theta = _fit(_features(view.clean, seed), labels, classes, seed)
-            pooled += softmax((theta @ _features(new, seed)).T)
-    return float((pooled.argmax(axis=1) == prepared.test.labels).mean())
+        theta = _fit(_features(view, seed), labels, classes, seed)
+        return softmax((theta @ _features(new, seed)).T).astype(np.float32)
+
+
+def pooled_accuracy(posteriors: Sequence[Float32Array], labels: IntArray) -> float:
+    """Accuracy of the mean of posteriors, one (N, K) per view."""
+    return float((np.sum(posteriors, axis=0).argmax(axis=1) == labels).mean())
 
 
 def _features(view: Float32Array, seed: int) -> FloatArray:

@@ -177,6 +177,7 @@ def test_a_federation_equals_training_in_one_place(trial, tmp_path):
     np.testing.assert_array_equal(ours.route(posteriors).score, theirs.route(posteriors).score)
     assert results["strong_accuracy"] == trained.test.strong_accuracy
     assert results["weak_accuracy"] == trained.test.weak_accuracy
+    assert formation.trained_run().metadata["logistic_regression"] == trained.metadata["logistic_regression"]
 
 
 def test_new_data_recalibrate_the_models_that_are_there(tmp_path):

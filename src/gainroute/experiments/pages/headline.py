@@ -99,7 +99,7 @@ def yardstick(results: Mapping[str, Any]) -> str:
     error = (regression * (1 - regression) / results["test_samples"]) ** 0.5
     if regression - local > 2 * error:
         own = "local" in results.get("estimators", {})
-        remedy = "choose another estimator (--local)" if own else "train them longer (--local-epochs)"
+        remedy = "choose another estimator (--local)" if own else "train them longer (--local-epochs, local_epochs)"
         words += f" The local models are behind: {remedy}, or part of the gain is theirs."
     return words
 

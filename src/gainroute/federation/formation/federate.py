@@ -42,6 +42,7 @@ from gainroute.training.routes import RouteTrainer, fusion_spec
 from gainroute.training.run import TrainedRun
 from gainroute.training.split_learning import FusionServer, train_split
 from gainroute.training.trained_run import TrainedFusion, load_fusion
+from gainroute.training.yardstick import pooled_accuracy
 
 __all__ = ["Formation"]
 
@@ -52,6 +53,7 @@ class Formation(FormationRun):
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._answers: dict[str, RouteAnswers] = {}
+        self._yardstick: dict[str, float] = {}
 
     async def run(self) -> dict[str, Any]:
         """Carry out what is left, and return the results on the test part."""
@@ -84,6 +86,7 @@ class Formation(FormationRun):
             "train_samples": done["split"]["train"],
             "split_hash": done["align"]["samples"],
             "seconds": {**seconds, "vfl": done["strong"]["seconds"]},
+            **self._yardstick,
         }
         router = cast("ExpectedGainRouter", load(run.server.router))
         parts = self._answers["calibration"], self._answers["test"]
@@ -224,21 +227,26 @@ class Formation(FormationRun):
         else:
             await self._each("encoder")
 
-    async def _embeddings(self, count: int, dimension: int) -> list[torch.Tensor]:
-        async def of(stream: TrainingStream) -> torch.Tensor:
+    async def _by_row(self, kind: str, count: int, width: int) -> list[Array]:
+        """(count, width) numbers of every party, in chunks."""
+
+        async def of(stream: TrainingStream) -> Array:
             parts: list[Array] = []
             while (first := sum(map(len, parts))) < count:
-                _, (part,) = await stream.call("embed", {"first": first})
-                if part.ndim != 2 or part.shape[1] != dimension or not 0 < len(part) <= count - first:
+                _, (part,) = await stream.call(kind, {"first": first})
+                if part.ndim != 2 or part.shape[1] != width or not 0 < len(part) <= count - first:
                     raise PartyRefusedError(
                         stream.name,
-                        f"it sent embeddings of shape {part.shape} from row {first} on; ({count}, {dimension}) in all "
+                        f"it answered {kind!r} with shape {part.shape} from row {first} on; ({count}, {width}) in all "
                         "are expected",
                     )
                 parts.append(part)
-            return torch.from_numpy(np.concatenate(parts))
+            return np.concatenate(parts)
 
         return list(await asyncio.gather(*map(of, await self._all())))
+
+    async def _embeddings(self, count: int, dimension: int) -> list[torch.Tensor]:
+        return [torch.from_numpy(values) for values in await self._by_row("embed", count, dimension)]
 
     # ---- deploy and calibrate -----------------------------------------------------------------------
 
@@ -296,6 +304,10 @@ class Formation(FormationRun):
         results, (router,) = await holder.call("calibrate", options)
         if self.settings.labels.access != "private":
             self._answers = await self._labelled(holder, fusion, answered, samples)
+            if self._reused is None:
+                labels = self._answers["test"].labels
+                by_view = await self._by_row("yardstick", len(labels), len(self._class_names))
+                self._yardstick = {"logistic_regression": pooled_accuracy(by_view, labels)}
         write_bytes(self.run_folder.server.router, router.tobytes())
         write_bytes(self.run_folder.path / "coordinator.toml", self._coordinator_settings().encode())
         return results

@@ -41,6 +41,7 @@ from gainroute.training.settings import RouteSettings
 from gainroute.training.split_learning import TrainingParty
 from gainroute.training.trained_run import renew_party, write_party
 from gainroute.training.training_view import TrainingView, forward_all
+from gainroute.training.yardstick import logistic_posteriors
 
 __all__ = ["PartyTrainer", "Report", "TaskAnswer"]
 
@@ -66,6 +67,7 @@ class _Prepared:
     settings: RouteSettings
     trainer: RouteTrainer
     fingerprint: str
+    yardstick: Array | None = None
 
 
 class PartyTrainer:
@@ -89,8 +91,8 @@ class PartyTrainer:
             "open": self._open, "align": self._align, "align own": self._align_own, "align mask": self._align_mask,
             "align commit": self._align_commit, "split": self._split, "labels": self._labels,
             "prepare": self._prepare, "local": self._local, "begin": self._begin, "epoch": self._epoch,
-            "gradient": self._gradient, "encoder": self._encoder, "embed": self._embed, "deploy": self._deploy,
-            "answers": self._receive_answers, "calibrate": self._calibrate,
+            "gradient": self._gradient, "encoder": self._encoder, "embed": self._embed, "yardstick": self._yardstick,
+            "deploy": self._deploy, "answers": self._receive_answers, "calibrate": self._calibrate,
         }  # fmt: skip
         self._alignment: PartyAlignment | None = None
         self._prepared: _Prepared | None = None
@@ -324,6 +326,16 @@ class PartyTrainer:
         count = max(1, CHUNK_BYTES // (4 * dimension * 512)) * 512
         part = self._ready.view.clean[first : first + count]
         return {}, [forward_all(self._split_party.encoder, part, "cpu").numpy()]
+
+    def _yardstick(self, options: Mapping[str, Any], _: list[Array]) -> TaskAnswer:
+        """Posteriors for the test part by logistic regression on this view: what Round 1 is compared with."""
+        ready, first = self._ready, int(options["first"])
+        classes, test = len(ready.class_names), ready.rows[2]
+        if ready.yardstick is None:
+            ready.yardstick = logistic_posteriors(
+                ready.view.clean, ready.labels.numpy(), ready.inputs[test], classes, self._plan.seed
+            )
+        return {}, [ready.yardstick[first : first + max(1, CHUNK_BYTES // (4 * classes))]]
 
     # ---- deployment ---------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ epoch              number                                                embeddi
 gradient           gradient of the batch just sent                       embeddings of the next batch, or nothing
 encoder            –                                                     (progress) seconds; trains without gradients
 embed              first training row                                    embeddings of the training rows from there
+yardstick          first test row                                        posteriors of a logistic regression from there
 deploy             version                                               hash of the models, now served
 answers            (label holder) rows, answers of both routes           –
 calibrate          (label holder) hashes of all models                   the router, results on the test part
@@ -77,7 +78,7 @@ VALUES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
 }  # fmt: skip
 ARRAYS: Mapping[str, tuple[int, ...]] = {
     "align own": (1,), "align mask": (1,), "split": (3,), "labels": (1,), "epoch": (1,), "gradient": (0, 1),
-    "embed": (1,), "calibrate": (1,),
+    "embed": (1,), "yardstick": (1,), "calibrate": (1,),
 }  # fmt: skip
 
 
