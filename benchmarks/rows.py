@@ -23,17 +23,20 @@ COMPARE = {">=": operator.ge, "<=": operator.le}
 
 @dataclass(frozen=True)
 class Row:
-    """`ratio` is what `bar` speaks of: other/ours where faster is better, ours/other where a cost is bounded."""
+    """`ratio` is what `bar` speaks of: other/ours where faster is better, ours/other where a cost is bounded.
+
+    `ours` is None where nothing could be measured; `what` says why.
+    """
 
     what: str
-    ours: float
+    ours: float | None
     other: float | None
     ratio: float | None
     bar: str | None
     holds: bool | None
 
 
-def row(what: str, ours: float, other: float | None, ratio: float | None, bar: str | None = None) -> Row:
+def row(what: str, ours: float | None, other: float | None, ratio: float | None, bar: str | None = None) -> Row:
     """Build a row, and judge it by its bar, such as ">= 3"."""
     holds = None
     if bar is not None and ratio is not None:

@@ -67,12 +67,12 @@ class Process:
                 env=environment, cwd=self.log.parent, start_new_session=True,
             )  # fmt: skip
 
-    def ready(self) -> str:
+    def ready(self, seconds: float = START_SECONDS) -> str:
         """Wait for the line that the process prints once it listens, and return it."""
         process = self.running
         assert process is not None  # noqa: S101
         assert process.stdout is not None  # noqa: S101
-        late = threading.Timer(START_SECONDS, process.kill)  # readline has no deadline of its own
+        late = threading.Timer(seconds, process.kill)  # readline has no deadline of its own
         late.start()
         try:
             line = process.stdout.readline()
