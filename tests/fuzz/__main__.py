@@ -1,8 +1,9 @@
 """`make fuzz MINUTES=n`: coverage-guided fuzzing of everything that comes from outside, with a report.
 
-One process per target. Inputs that reach new lines are kept in out/fuzz/corpus, from which the next run starts; counts
-add up over runs in out/fuzz/report.json. A failing input is saved in tests/fuzz/failures, which the tests replay: fix
-the cause and commit it. `--distil` replaces tests/fuzz/corpus by the smallest inputs that reach the same lines.
+One process per target, which gets its share of the time once it has started. Inputs that reach new lines are kept in
+out/fuzz/corpus, from which the next run starts; counts add up over runs in out/fuzz/report.json. A failing input is
+saved in tests/fuzz/failures, which the tests replay: fix the cause and commit it. `--distil` replaces tests/fuzz/corpus
+by the smallest inputs that reach the same lines.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ OUT = Path("out/fuzz")
 CORPUS, FAILURES = HERE / "corpus", HERE / "failures"
 CORPUS_BYTES = 6000  # per target, in the repository
 GROWN_MB = 150.0  # more is a leak: the inputs that are kept take a part of it
-# Shares of the time: what is exposed to a network gets most.
-SHARES = {"http": 4.0, "requests": 2.0, "messages": 3.0, "runs": 1.5, "signatures": 0.5}
+# Shares of the time: what is exposed to a network gets most, and then what is slow.
+SHARES = {"http": 5.0, "requests": 1.5, "messages": 2.5, "runs": 2.5, "settings": 1.5, "npz": 2.0, "signatures": 0.5}
 STUCK_SECONDS = 120.0  # in C code, which no signal interrupts
 
 
@@ -38,7 +39,7 @@ def run(name: str, seconds: float, seed: int) -> Result:
         "tests.fuzz",
         "worker",
         name,
-        str(time.time() + seconds),
+        str(seconds),
         str(seed),
         str(OUT),
         known,
@@ -69,8 +70,9 @@ def report(result: Result) -> bool:
     total.write_text(json.dumps(before, indent=2))
     outcomes = ", ".join(f"{name} {count:,}" for name, count in result.outcomes.items())
     print(
-        f"{result.target:<12}{result.inputs:>10,}{held['inputs']:>12,}{result.inputs / max(result.seconds, 0.1):>8.0f}"
-        f"{result.lines:>7,}{result.kept:>5}{result.grown_mb:>10.1f}  {outcomes}",
+        f"{result.target:<11}{result.inputs:>9,}{held['inputs']:>11,}{result.inputs / max(result.seconds, 0.1):>8,.0f}"
+        f"{result.lines:>7,}{result.kept:>5}{result.slowest_ms:>12,.0f}{result.grown_mb:>10.1f}{result.peak_mb:>9.1f}  "
+        f"{outcomes}",
     )
     found = list(result.failures.values())
     if result.grown_mb > GROWN_MB:
@@ -79,6 +81,12 @@ def report(result: Result) -> bool:
         print(f"  FAILED {why}")
     sys.stdout.flush()
     return not found
+
+
+def inputs_so_far() -> int:
+    """Inputs of all runs."""
+    total = OUT / "report.json"
+    return sum(held["inputs"] for held in json.loads(total.read_text()).values()) if total.is_file() else 0
 
 
 def start() -> int:
@@ -99,11 +107,14 @@ def start() -> int:
     whole = sum(SHARES.get(name, 1.0) for name in names)
     seed = int(time.time()) if given.seed is None else given.seed
     print(f"seed {seed}; failing inputs go to {FAILURES}, inputs that reach new lines to {OUT / 'corpus'}")
-    print(f"{'target':<12}{'inputs':>10}{'all runs':>12}{'per s':>8}{'lines':>7}{'new':>5}{'MB grown':>10}  outcomes")
+    print(
+        f"{'target':<11}{'inputs':>9}{'all runs':>11}{'per s':>8}{'lines':>7}{'new':>5}{'slowest ms':>12}"
+        f"{'MB grown':>10}{'at peak':>9}  outcomes"
+    )
+    before = inputs_so_far()
     good = [report(run(name, 60 * given.minutes * SHARES.get(name, 1.0) / whole, seed)) for name in names]
-    counted = json.loads((OUT / "report.json").read_text()).values()
-    whole_count = sum(held["inputs"] for held in counted)
-    print(f"{whole_count:,} inputs in all runs; {good.count(False)} targets failed in this one")
+    after = inputs_so_far()
+    print(f"{after - before:,} inputs, {after:,} in all runs; {good.count(False)} of {len(good)} targets failed")
     return 0 if all(good) else 1
 
 

@@ -101,7 +101,10 @@ class Result:
     seconds: float = 0.0
     lines: int = 0
     kept: int = 0
-    grown_mb: float = 0.0  # resident memory, from a quarter of the time to the end
+    slowest_ms: float = 0.0  # the input that took longest
+    # Resident memory, from a quarter of the time on: at the end, and at most.
+    grown_mb: float = 0.0
+    peak_mb: float = 0.0
     outcomes: dict[str, int] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)  # by the place where it was raised
 
@@ -133,39 +136,63 @@ def prepare() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
-def fuzz(name: str, until: float, seed: int, folder: Path, known: list[Path], failures: Path) -> Result:
-    """Fuzz one target until a time, and with a few inputs at least, starting from those in the folders `known`."""
+def fuzz(name: str, seconds: float, seed: int, folder: Path, known: list[Path], failures: Path) -> Result:
+    """Fuzz one target, starting from the inputs in the folders `known`; the time counts once these have been tried."""
     prepare()
     rng, lines, result, outcomes = random.Random(seed), Lines(), Result(name), Counter[str]()  # noqa: S311 (no secret)
     current = os.open(folder / f"{name}.current", os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)  # if this process dies
+    corpus: list[bytes] = []
+
+    def try_one(target: Target, data: bytes, *, fresh: bool) -> None:
+        os.pwrite(current, len(data).to_bytes(8, "little") + data, 0)
+        before = len(lines.seen)
+        lines.pause(fresh and rng.random() > WATCHED)
+        began = time.perf_counter()
+        outcome, why = attempt(target, data)
+        result.slowest_ms = max(result.slowest_ms, round(1e3 * (time.perf_counter() - began), 1))
+        result.inputs += 1
+        outcomes[outcome] += 1
+        if why and why.partition(": ")[0] not in result.failures:
+            result.failures[why.partition(": ")[0]] = why
+            save(failures / name, data)
+        if not fresh or len(lines.seen) > before:
+            corpus.append(data)
+            if fresh and len(corpus) <= KEPT:
+                save(folder / "corpus" / name, data)
+                result.kept += 1
+
     with work_folder() as home, TARGETS[name](home) as target, lines.watching():
-        started = [*target.seeds, *(path.read_bytes() for place in known for path in sorted(place.glob("*")))]
-        corpus: list[bytes] = []
-        began, resident = time.time(), 0.0
-        while (now := time.time()) < until or started or result.inputs < LEAST:
-            fresh = bool(started)
-            data = started.pop() if started else target.mutate(rng.choice(corpus), rng)
-            os.pwrite(current, len(data).to_bytes(8, "little") + data, 0)
-            before = len(lines.seen)
-            lines.pause(not fresh and rng.random() > WATCHED)
-            outcome, why = attempt(target, data)
-            result.inputs += 1
-            outcomes[outcome] += 1
-            if why and why.partition(": ")[0] not in result.failures:
-                result.failures[why.partition(": ")[0]] = why
-                save(failures / name, data)
-            if fresh or len(lines.seen) > before:
-                corpus.append(data)
-                if not fresh and len(corpus) <= KEPT:
-                    save(folder / "corpus" / name, data)
-                    result.kept += 1
-            if not resident and now - began > (until - began) / 4:
-                resident = resident_mb()
-        result.grown_mb = round(resident_mb() - (resident or resident_mb()), 1)
-    result.seconds, result.lines, result.outcomes = round(now - began, 1), len(lines.seen), dict(outcomes.most_common())
+        for data in (*target.seeds, *(path.read_bytes() for place in known for path in sorted(place.glob("*")))):
+            try_one(target, data, fresh=False)
+        began, memory = time.monotonic(), None
+        while (passed := time.monotonic() - began) < seconds or result.inputs < LEAST:
+            try_one(target, target.mutate(rng.choice(corpus), rng), fresh=True)
+            if memory is None and passed > seconds / 4:
+                memory = Memory()
+        result.grown_mb, result.peak_mb = (memory or Memory()).growth()
+    result.seconds, result.lines, result.outcomes = round(passed, 1), len(lines.seen), dict(outcomes.most_common())
     os.close(current)
     (folder / f"{name}.current").unlink()
     return result
+
+
+class Memory:
+    """Resident memory of this process since the object was made."""
+
+    def __init__(self) -> None:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from now on
+        self._before, _ = self._now()
+
+    def growth(self) -> tuple[float, float]:
+        """Growth until now and at most, in MB."""
+        now, peak = self._now()
+        return round(now - self._before, 1), round(max(peak - self._before, 0.0), 1)
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        return tuple(int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]
 
 
 @contextlib.contextmanager
@@ -180,12 +207,6 @@ def save(folder: Path, data: bytes) -> None:
     """Keep an input, under its hash."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
-
-
-def resident_mb() -> float:
-    """Resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6
 
 
 def distil(name: str, known: list[Path], out: Path, limit: int) -> int:
@@ -209,6 +230,6 @@ def distil(name: str, known: list[Path], out: Path, limit: int) -> int:
 
 def main(arguments: list[str]) -> None:
     """Fuzz one target in this process, and print the result as JSON."""
-    name, until, seed, folder, known, failures = arguments
-    found = fuzz(name, float(until), int(seed), Path(folder), [Path(k) for k in known.split(":")], Path(failures))
+    name, seconds, seed, folder, known, failures = arguments
+    found = fuzz(name, float(seconds), int(seed), Path(folder), [Path(k) for k in known.split(":")], Path(failures))
     print(json.dumps(asdict(found)))

@@ -120,7 +120,7 @@ def _changed(value: Any, rng: random.Random) -> Any:
         if value[:1] in "{[":  # JSON within JSON
             return mutate_json(value.encode("utf-8", "replace"), rng).decode("utf-8", "replace")
         return mutate_bytes(value.encode("utf-8", "replace"), rng).decode("utf-8", "replace")
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and rng.random() < 0.3:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**64 and rng.random() < 0.3:
         return rng.choice((-value, value + 1, value - 1, value * 2, float(value), str(value)))
     return copy.deepcopy(rng.choice((*VALUES, "deep")))
 
@@ -286,6 +286,9 @@ def mutate_npy(data: bytes, rng: random.Random) -> bytes:
     else:
         body = mutate_bytes(body, rng)
     return data[:8] + len(header).to_bytes(2, "little") + header + body
+
+
+mutate_npz = mutate_archive(lambda _: mutate_npy)
 
 
 def pack(files: dict[str, bytes]) -> bytes:
