@@ -180,7 +180,11 @@ class RunFolder:
     def party_names(self) -> tuple[str, ...]:
         """Names of the parties, in the order of training."""
         with naming_damage(self.description, NotAnArtifactError):
-            return tuple(str(name) for name in self.read()["party_names"])
+            names = tuple(str(name) for name in self.read()["party_names"])
+            wrong = [name for name in names if name in ("", ".", "..") or "/" in name or "\0" in name]
+            if wrong:
+                raise ValueError(f"party_names has {wrong[0][:60]!r}, which cannot be the name of a folder")
+        return names
 
     @property
     def class_names(self) -> tuple[str, ...]:
