@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from gainroute.errors import GainrouteError
@@ -20,22 +20,18 @@ from gainroute.federation.coordinator.api.feedback import feedback_routes
 from gainroute.federation.coordinator.api.formation import formation_routes
 from gainroute.federation.coordinator.api.http import error_response, json_response
 from gainroute.federation.coordinator.api.inference import InferenceMiddleware, inference_routes
+from gainroute.federation.coordinator.api.openapi import complete_schema, error_responses
 from gainroute.federation.coordinator.api.status import status_routes
 from gainroute.federation.coordinator.api.triton import triton_routes
 from gainroute.federation.coordinator.auth import AuthMiddleware
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.dashboard import dashboard_routes
-from gainroute.federation.coordinator.errors import BadRequestError, CoordinatorError, NotFoundError
+from gainroute.federation.coordinator.errors import BadRequestError, NotFoundError
 from gainroute.federation.coordinator.metrics import CONTENT_TYPE
 
 __all__ = ["create_app"]
 
 DOCS_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
-ERROR_SCHEMA = {
-    "type": "object",
-    "required": ["error", "code"],
-    "properties": {"error": {"type": "string"}, "code": {"type": "string"}},
-}
 
 
 def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
@@ -60,7 +56,7 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
         version=__version__,
         description="Two-round vertical federated inference, behind the Open Inference Protocol (v2).",
         lifespan=lifespan,
-        responses=_error_responses(),
+        responses=error_responses(),
         docs_url=None,
         redoc_url=None,
     )
@@ -68,9 +64,18 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
         app.include_router(routes(coordinator))
     app.include_router(dashboard_routes())
 
-    @app.get("/metrics", tags=["metrics"], summary="Metrics for Prometheus")
+    @app.get("/metrics", tags=["metrics"], summary="Metrics for Prometheus", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(coordinator.metrics.render(coordinator), headers={"Content-Type": CONTENT_TYPE})
+
+    generated = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = complete_schema(generated(), coordinator.settings)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as the framework documents it
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
@@ -93,13 +98,3 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
         return json_response({"error": str(error.detail), "code": code}, error.status_code)
 
     return AuthMiddleware(InferenceMiddleware(app, coordinator), coordinator.settings)
-
-
-def _error_responses() -> dict[int | str, dict[str, Any]]:
-    """The errors by status, for the OpenAPI schema."""
-    kinds, texts = CoordinatorError.__subclasses__(), dict[int, list[str]]()
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-        texts.setdefault(kind.status, []).append(f"`{kind.code}`: {kind.__doc__}")
-    content = {"application/json": {"schema": ERROR_SCHEMA}}
-    return {status: {"description": " ".join(found), "content": content} for status, found in texts.items()}

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gainroute.federation.coordinator.api.bodies.operation import (
+    AuditTrail,
+    Budget,
+    Deleted,
+    Deployed,
+    DriftReset,
+    Reset,
+    RouterChange,
+    ShadowChange,
+    Threshold,
+)
+from gainroute.federation.coordinator.api.bodies.status import ShadowChanged
 from gainroute.federation.coordinator.api.http import json_response, read_object
+from gainroute.federation.coordinator.api.openapi import json_body
 from gainroute.federation.coordinator.api.status import operating_json
 from gainroute.federation.coordinator.artifact_folder import ArtifactFolder
 from gainroute.federation.coordinator.coordinator import Coordinator
@@ -21,6 +34,9 @@ from gainroute.federation.coordinator.errors import BadRequestError, ConflictErr
 __all__ = ["admin_routes"]
 
 LIMIT = 16384
+MOST_ENTRIES = 1000
+Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MOST_ENTRIES})]
+DEPLOYED: dict[int | str, dict[str, Any]] = {200: {"model": Deployed}}
 
 
 def admin_routes(coordinator: Coordinator) -> APIRouter:
@@ -32,7 +48,12 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         point = operating_json(deployment)
         return json_response({"version": deployment.name, "hash": deployment.hash, "operating_point": point})
 
-    @routes.post("/budget", summary="Change the budget", openapi_extra=_body({"budget": 0.2}))
+    @routes.post(
+        "/budget",
+        summary="Change the budget",
+        openapi_extra=json_body(Budget, {"budget": 0.2}),
+        responses=DEPLOYED,
+    )
     async def budget(request: Request) -> Response:
         body = await read_object(request, LIMIT, ("budget",))
         given = _number(body.get("budget"), "budget", "a share in [0, 1], such as 0.2")
@@ -40,7 +61,12 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
             raise BadRequestError(f"budget is {given!r}; a share in [0, 1] is needed, such as 0.2")
         return now(await coordinator.operator.set_budget(given, *_caller(request)))
 
-    @routes.post("/threshold", summary="Change the threshold", openapi_extra=_body({"threshold": 0.05}))
+    @routes.post(
+        "/threshold",
+        summary="Change the threshold",
+        openapi_extra=json_body(Threshold, {"threshold": 0.05}),
+        responses=DEPLOYED,
+    )
     async def threshold(request: Request) -> Response:
         value = (await read_object(request, LIMIT, ("threshold",))).get("threshold")
         given = float(value) if value in ("inf", "-inf") else _number(value, "threshold", 'or "inf", "-inf"')
@@ -49,12 +75,15 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
     @routes.post(
         "/router",
         summary="Switch to another router, or roll back",
-        openapi_extra=_body({"artifact": "next/router.safetensors", "fusion": {"run": "next/server"}}),
+        openapi_extra=json_body(
+            RouterChange, {"artifact": "next/router.safetensors", "fusion": {"run": "next/server"}}
+        ),
+        responses=DEPLOYED,
     )
     async def router(request: Request) -> Response:
         body = await read_object(request, LIMIT, ("artifact", "fusion", "rollback"))
         artifact = body.get("artifact")
-        if body == {"rollback": True}:
+        if _orders(body, "rollback"):
             deployment = await coordinator.operator.rollback(*_caller(request))
         elif isinstance(artifact, str) and "rollback" not in body:
             given = _fusion(body.get("fusion"))
@@ -69,7 +98,8 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
     @routes.post(
         "/shadow",
         summary="Load a shadow router, drop it, or swap it in",
-        openapi_extra=_body({"artifact": "next/router.safetensors"}),
+        openapi_extra=json_body(ShadowChange, {"artifact": "next/router.safetensors"}),
+        responses={200: {"model": ShadowChanged}},
     )
     async def shadow(request: Request) -> Response:
         """One of `{"artifact": "<path>"}`, `{"swap": true}`, `{"drop": true}`; /admin/router rolls a swap back.
@@ -79,13 +109,13 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
         """
         body = await read_object(request, LIMIT, ("artifact", "swap", "drop"))
         monitor = coordinator.monitor
-        if body == {"swap": True}:
+        if _orders(body, "swap"):
             async with monitor.lock:
                 deployment = await monitor.shadow.swap(*_caller(request))
             await monitor.refresh()
             return now(deployment)
         async with monitor.lock:
-            if body == {"drop": True}:
+            if _orders(body, "drop"):
                 await monitor.shadow.drop(*_caller(request))
             elif isinstance(body.get("artifact"), str) and len(body) == 1:
                 path = await asyncio.to_thread(folder.file, body["artifact"])
@@ -94,10 +124,15 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
                 raise BadRequestError('one of {"artifact": "<path>"}, {"swap": true} and {"drop": true} is needed')
         return json_response({"shadow": monitor.shadow.status()})
 
-    @routes.post("/drift", summary="Reset the drift monitor and its alarms", openapi_extra=_body({"reset": True}))
+    @routes.post(
+        "/drift",
+        summary="Reset the drift monitor and its alarms",
+        openapi_extra=json_body(Reset, {"reset": True}),
+        responses={200: {"model": DriftReset}},
+    )
     async def drift(request: Request) -> Response:
         """`{"reset": true}`, once the cause of an alarm is fixed. The monitor starts again from nothing."""
-        if await read_object(request, LIMIT, ("reset",)) != {"reset": True}:
+        if not _orders(await read_object(request, LIMIT, ("reset",)), "reset"):
             raise BadRequestError('{"reset": true} is needed')
         monitor = coordinator.monitor
         if not monitor.drift.enabled:
@@ -106,7 +141,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
             found = await monitor.drift.reset(*_caller(request))
         return json_response({"reset": {name: str(alarm) for name, alarm in found.items()}})
 
-    @routes.delete("/decisions", summary="Delete by decision id or by sample id")
+    @routes.delete("/decisions", summary="Delete by decision id or by sample id", responses={200: {"model": Deleted}})
     async def delete(request: Request, decision_id: str | None = None, sample_id: str | None = None) -> Response:
         if (decision_id is None) == (sample_id is None):
             raise BadRequestError("exactly one of decision_id and sample_id is needed in the query")
@@ -120,10 +155,10 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
 
         return json_response({"deleted": await coordinator.log.write(work, erase=True)})
 
-    @routes.get("/audit", summary="The latest admin calls, newest first")
-    async def audited(limit: int = 100) -> Response:
-        if not 1 <= limit <= 1000:
-            raise BadRequestError(f"limit is {limit}; 1 … 1000 are allowed")
+    @routes.get("/audit", summary="The latest admin calls, newest first", responses={200: {"model": AuditTrail}})
+    async def audited(limit: Limit = 100) -> Response:
+        if not 1 <= limit <= MOST_ENTRIES:
+            raise BadRequestError(f"limit is {limit}; 1 … {MOST_ENTRIES} are allowed")
         return json_response({"audit": await asyncio.to_thread(store.read_audit, coordinator.log.path, limit)})
 
     return routes
@@ -132,6 +167,11 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
 def _caller(request: Request) -> tuple[str, str]:
     """Who calls, and the id of the request, for the audit trail."""
     return request.state.who, request.state.request_id
+
+
+def _orders(body: dict[str, Any], name: str) -> bool:
+    """Whether a body is ``{name: true}``; 1 is not true."""
+    return body.get(name) is True and len(body) == 1
 
 
 def _number(value: Any, name: str, remedy: str) -> float:
@@ -151,8 +191,3 @@ def _fusion(given: Any) -> dict[str, str] | None:
     ):  # fmt: skip
         raise BadRequestError('"fusion" must be {"run": "<server folder>"} or {"strong": "<file>"}')
     return given
-
-
-def _body(example: dict[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": example}}}}

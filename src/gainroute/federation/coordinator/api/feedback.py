@@ -11,7 +11,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gainroute.federation.coordinator.api.bodies.operation import Feedback, FeedbackReply
 from gainroute.federation.coordinator.api.http import json_response, read_object
+from gainroute.federation.coordinator.api.openapi import json_body
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.store import give_feedback
 from gainroute.federation.coordinator.errors import BadRequestError, CoordinatorError, TooLargeError
@@ -28,9 +30,13 @@ EXAMPLE = {"decision_id": "0006271f0c2b4d10", "label": "cat"}
 def feedback_routes(coordinator: Coordinator) -> APIRouter:
     """POST /feedback."""
     routes = APIRouter(tags=["feedback"])
-    example = {"content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE}}, "required": True}
 
-    @routes.post("/feedback", summary="Attach the true label to a decision", openapi_extra={"requestBody": example})
+    @routes.post(
+        "/feedback",
+        summary="Attach the true label to a decision",
+        openapi_extra=json_body(Feedback, EXAMPLE),
+        responses={200: {"model": FeedbackReply}},
+    )
     async def feedback(request: Request) -> Response:
         """Attach true labels: `{"decision_id" or "sample_id", "label"}`, or `{"feedback": [<such objects>]}`.
 

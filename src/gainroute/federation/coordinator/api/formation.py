@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from gainroute.errors import GainrouteError
+from gainroute.federation.coordinator.api.bodies.dashboard import Formation
 from gainroute.federation.coordinator.api.http import json_response
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.formation.status import newest_version, read_status
@@ -29,7 +30,7 @@ def formation_routes(coordinator: Coordinator) -> APIRouter:
         except (GainrouteError, OSError):  # nothing written yet
             return None
 
-    @routes.get("/federation", summary="The newest run of gainroute federate")
+    @routes.get("/federation", summary="The newest run of gainroute federate", responses={200: {"model": Formation}})
     async def federation() -> Response:
         """Its stages, progress, and each party's pace and bytes; `run` is null if there is none."""
         return json_response({"run": await asyncio.to_thread(newest)})

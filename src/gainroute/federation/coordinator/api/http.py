@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 
+from fastapi import Depends
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
@@ -22,9 +23,25 @@ from gainroute.federation.coordinator.errors import (
     UnsupportedError,
 )
 
-__all__ = ["as_size", "error_response", "json_response", "network_location", "read_body", "read_object"]
+__all__ = [
+    "OptionalName", "Version", "as_size", "error_response", "json_response", "network_location", "read_body",
+    "read_object",
+]  # fmt: skip
 
 JSON = "application/json"
+
+
+def _of_path(name: str) -> Callable[[Request], str | None]:
+    def found(request: Request) -> str | None:
+        return request.path_params.get(name)
+
+    return found
+
+
+# Parts of a path, for endpoints that answer several paths: None where the path has no such part. A plain parameter with
+# a default would also be read from the query.
+OptionalName = Annotated[str | None, Depends(_of_path("name"))]
+Version = Annotated[str | None, Depends(_of_path("version"))]
 
 
 def network_location(url: str) -> SplitResult:

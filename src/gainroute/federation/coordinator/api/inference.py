@@ -12,7 +12,17 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gainroute.errors import GainrouteError
-from gainroute.federation.coordinator.api.http import error_response, json_response, read_body
+from gainroute.federation.coordinator.api.bodies.inference import (
+    InferRequest,
+    InferResponse,
+    Live,
+    ModelMetadata,
+    ModelReady,
+    Ready,
+    ServerMetadata,
+)
+from gainroute.federation.coordinator.api.http import Version, error_response, json_response, read_body
+from gainroute.federation.coordinator.api.openapi import json_body
 from gainroute.federation.coordinator.api.triton import EXTENSIONS
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.schema import decision_id
@@ -31,6 +41,24 @@ __all__ = ["InferenceMiddleware", "inference_routes"]
 
 PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 EXAMPLE = {"inputs": [{"name": "id", "shape": [2], "datatype": "BYTES", "data": ["sample-1", "sample-2"]}]}
+BINARY = {
+    "application/octet-stream": {
+        "schema": {
+            "type": "string",
+            "format": "binary",
+            "description": f"A JSON part as in application/json, of {HEADER} bytes, in which `data` of a binary tensor "
+            "is replaced by the parameter `binary_data_size`; then the bytes of these tensors, little-endian. An "
+            "element of BYTES is its length (4 bytes) and its content.",
+        }
+    }
+}
+LENGTH = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "schema": {"type": "integer", "minimum": 0},
+    "description": "The length of the JSON part, with a binary body.",
+}
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -84,42 +112,59 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
     """Health, metadata, and the documentation of inference."""
     routes = APIRouter(prefix="/v2", tags=["inference"])
 
-    @routes.get("", summary="Server metadata")
+    @routes.get("", summary="Server metadata", responses={200: {"model": ServerMetadata}})
     async def server() -> Response:
         from gainroute._version import __version__
 
         extensions = ["binary_tensor_data", *EXTENSIONS]
         return json_response({"name": "gainroute", "version": __version__, "extensions": extensions})
 
-    @routes.get("/health/live", summary="Whether the process runs")
+    @routes.get("/health/live", summary="Whether the process runs", responses={200: {"model": Live}})
     async def live() -> Response:
         return json_response({"live": True})
 
-    @routes.get("/health/ready", summary="Whether requests would be answered")
+    yes_or_no: dict[int | str, dict[str, Any]] = {200: {"model": Ready}, 503: {"model": Ready}}
+
+    @routes.get("/health/ready", summary="Whether requests would be answered", responses=yes_or_no)
     async def ready() -> Response:
         why = coordinator.not_ready()
         return json_response({"ready": not why}, 503 if why else 200)
 
-    @routes.get("/models/{name}/ready", summary="Whether requests would be answered and, if not, why")
-    @routes.get("/models/{name}/versions/{version}/ready", summary="Whether a given version would answer")
-    async def model_ready(name: str, version: str | None = None) -> Response:
+    reasoned: dict[int | str, dict[str, Any]] = {200: {"model": ModelReady}, 503: {"model": ModelReady}}
+
+    @routes.get(
+        "/models/{name}/ready", summary="Whether requests would be answered and, if not, why", responses=reasoned
+    )
+    @routes.get(
+        "/models/{name}/versions/{version}/ready", summary="Whether a given version would answer", responses=reasoned
+    )
+    async def model_ready(name: str, version: Version) -> Response:
         coordinator.check_model(name, version)
         why = coordinator.not_ready()
         reply: dict[str, Any] = {"name": name, "ready": not why}
         return json_response(reply | ({"error": why, "code": "unavailable"} if why else {}), 503 if why else 200)
 
-    @routes.get("/models/{name}", summary="Model metadata")
-    @routes.get("/models/{name}/versions/{version}", summary="Metadata of a given version")
-    async def metadata(name: str, version: str | None = None) -> Response:
+    known: dict[int | str, dict[str, Any]] = {200: {"model": ModelMetadata}}
+
+    @routes.get("/models/{name}", summary="Model metadata", responses=known)
+    @routes.get("/models/{name}/versions/{version}", summary="Metadata of a given version", responses=known)
+    async def metadata(name: str, version: Version) -> Response:
         coordinator.check_model(name, version)
         return json_response(model_metadata(name, [coordinator.deployment.name], coordinator.classes))
 
-    body = {"content": {"application/json": {"schema": {"type": "object"}, "example": EXAMPLE}}, "required": True}
-    extra: dict[str, Any] = {"requestBody": body}
+    extra = json_body(InferRequest, EXAMPLE)
+    extra["requestBody"]["content"] |= BINARY
+    extra["parameters"] = [LENGTH]
+    answers: dict[int | str, dict[str, Any]] = {200: {"model": InferResponse, "content": BINARY}}
 
-    @routes.post("/models/{name}/infer", summary="Answer samples", openapi_extra=extra)
-    @routes.post("/models/{name}/versions/{version}/infer", summary="Answer by a given version", openapi_extra=extra)
-    async def infer(name: str, version: str | None = None) -> Response:
+    @routes.post("/models/{name}/infer", summary="Answer samples", openapi_extra=extra, responses=answers)
+    @routes.post(
+        "/models/{name}/versions/{version}/infer",
+        summary="Answer by a given version",
+        openapi_extra=extra,
+        responses=answers,
+    )
+    async def infer(name: str, version: Version) -> Response:
         """Answer the samples named by the input `id` (BYTES, [N]).
 
         Outputs: `class` (BYTES: the name of the class, empty for a sample that no party has), `label` (INT64: its

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gainroute.federation.coordinator.api.bodies.dashboard import (
+    Curve,
+    Decisions,
+    Explanation,
+    History,
+    Rates,
+)
+from gainroute.federation.coordinator.api.bodies.status import Status
 from gainroute.federation.coordinator.api.curve import curve_points, expected_at, recommend
 from gainroute.federation.coordinator.api.http import json_response
 from gainroute.federation.coordinator.budget_control import control_status
@@ -28,6 +36,9 @@ __all__ = ["explanation_json", "operating_json", "status_json", "status_routes"]
 
 FRESH_SECONDS = 2.0
 MOST_DECISIONS = 500
+# The bounds are checked where the value is used, with a message that says more.
+Seconds = Annotated[float, Query(json_schema_extra={"exclusiveMinimum": 0, "maximum": HISTORY_SECONDS})]
+Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MOST_DECISIONS})]
 
 
 def status_routes(coordinator: Coordinator) -> APIRouter:
@@ -36,7 +47,7 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
     curves: dict[str, list[dict[str, Any]]] = {}
     judged: tuple[float, dict[str, Any]] = (0.0, {})
 
-    @routes.get("/status", summary="Live status, in one object")
+    @routes.get("/status", summary="Live status, in one object", responses={200: {"model": Status}})
     async def status(request: Request) -> Response:
         nonlocal judged
         if not judged[1] or time.monotonic() - judged[0] > FRESH_SECONDS:
@@ -44,7 +55,11 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
         found = status_json(coordinator, named=request.state.grant.may("view"))
         return json_response(found | {"feedback": judged[1], "you": request.state.who})
 
-    @routes.get("/curve", summary="The trade-off curve from calibration, with the operating point")
+    @routes.get(
+        "/curve",
+        summary="The trade-off curve from calibration, with the operating point",
+        responses={200: {"model": Curve}},
+    )
     async def curve() -> Response:
         deployment = coordinator.deployment
         if deployment.hash not in curves:
@@ -56,8 +71,8 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
         found = {"version": deployment.name, "points": points, "samples": samples, "recommended": recommend(points)}
         return json_response(found | {"live": last, "operating_point": operating_json(deployment)})
 
-    @routes.get("/rate", summary="The live rate over time")
-    async def rate(seconds: float = 3600) -> Response:
+    @routes.get("/rate", summary="The live rate over time", responses={200: {"model": Rates}})
+    async def rate(seconds: Seconds = 3600) -> Response:
         """Rates of at most the last 1,000 samples since the operating point was changed, oldest first.
 
         At most 300 points of the last `seconds`, up to a day.
@@ -66,14 +81,18 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
             raise BadRequestError(f"seconds is {seconds:g}; above 0 and up to {HISTORY_SECONDS} is allowed")
         return json_response({"points": coordinator.live.history(seconds, coordinator.deployment)})
 
-    @routes.get("/history", summary="Threshold and rate over time, with a budget controller")
+    @routes.get(
+        "/history",
+        summary="Threshold and rate over time, with a budget controller",
+        responses={200: {"model": History}},
+    )
     async def history() -> Response:
         """At most 500 points, oldest first."""
         found = control_status(coordinator.deployment.control)
         return json_response({"on": found["on"], "budget": found.get("budget"), "points": found["history"]})
 
-    @routes.get("/decisions", summary="The latest decisions, newest first")
-    async def decisions(request: Request, limit: int = 50) -> Response:
+    @routes.get("/decisions", summary="The latest decisions, newest first", responses={200: {"model": Decisions}})
+    async def decisions(request: Request, limit: Limit = 50) -> Response:
         """Those of the holder of the token; all of them with the role view."""
         grant: Grant = request.state.grant
         if not 1 <= limit <= MOST_DECISIONS:
@@ -83,7 +102,11 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
         listed = [_decision(row, _classes(coordinator, row)) for row in found]
         return json_response({"classes": coordinator.classes, "decisions": listed})
 
-    @routes.get("/decisions/{decision_id}/explanation", summary="Explain one decision, class by class")
+    @routes.get(
+        "/decisions/{decision_id}/explanation",
+        summary="Explain one decision, class by class",
+        responses={200: {"model": Explanation}},
+    )
     async def explanation(request: Request, decision_id: str) -> Response:
         """Needs the role view, since it shows the posterior of every party."""
         if not request.state.grant.may("view"):

@@ -9,7 +9,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gainroute.federation.coordinator.api.http import json_response, read_object
+from gainroute.federation.coordinator.api.bodies.inference import (
+    IndexRequest,
+    ModelConfig,
+    ModelStatistics,
+    RepositoryEntry,
+)
+from gainroute.federation.coordinator.api.http import OptionalName, Version, json_response, read_object
+from gainroute.federation.coordinator.api.openapi import json_body
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.errors import BadRequestError
 from gainroute.federation.coordinator.monitoring.statistics import Duration, LiveStatistics
@@ -25,33 +32,46 @@ def triton_routes(coordinator: Coordinator) -> APIRouter:
     """What a stock ``tritonclient`` asks for beside the protocol."""
     routes = APIRouter(prefix="/v2", tags=["inference"])
 
-    @routes.get("/models/{name}/config", summary="Model configuration, as Triton writes it")
-    @routes.get("/models/{name}/versions/{version}/config", summary="Configuration of a given version")
-    async def config(name: str, version: str | None = None) -> Response:
+    configured: dict[int | str, dict[str, Any]] = {200: {"model": ModelConfig}}
+
+    @routes.get("/models/{name}/config", summary="Model configuration, as Triton writes it", responses=configured)
+    @routes.get(
+        "/models/{name}/versions/{version}/config", summary="Configuration of a given version", responses=configured
+    )
+    async def config(name: str, version: Version) -> Response:
         coordinator.check_model(name, version)
         return json_response(_config(name, coordinator))
 
-    @routes.get("/models/stats", summary="Statistics of all models, as Triton writes them")
-    @routes.get("/models/{name}/stats", summary="Statistics of the model")
-    @routes.get("/models/{name}/versions/{version}/stats", summary="Statistics of a given version")
-    async def stats(name: str | None = None, version: str | None = None) -> Response:
+    counted: dict[int | str, dict[str, Any]] = {200: {"model": ModelStatistics}}
+
+    @routes.get("/models/stats", summary="Statistics of all models, as Triton writes them", responses=counted)
+    @routes.get("/models/{name}/stats", summary="Statistics of the model", responses=counted)
+    @routes.get("/models/{name}/versions/{version}/stats", summary="Statistics of a given version", responses=counted)
+    async def stats(name: OptionalName, version: Version) -> Response:
         """Counts since the coordinator started, across changes of the router, in samples and nanoseconds."""
         model = coordinator.settings.server.model
         coordinator.check_model(model if name is None else name, version)
         found = {"name": model, "version": coordinator.deployment.name} | _statistics(coordinator.live)
         return json_response({"model_stats": [found]})
 
-    @routes.post("/repository/index", summary="The models served, as Triton lists them")
+    @routes.post(
+        "/repository/index",
+        summary="The models served, as Triton lists them",
+        openapi_extra=json_body(IndexRequest, {"ready": True}, required=False),
+        responses={200: {"model": list[RepositoryEntry]}},
+    )
     async def index(request: Request) -> Response:
         """The body may be empty, or `{"ready": true}` for those only that would answer."""
         asked = await read_object(request, coordinator.settings.server.max_body_bytes, ("ready",), empty=True)
+        if not isinstance(asked.get("ready", False), bool):
+            raise BadRequestError(f'"ready" is {str(asked["ready"])[:60]!r}; true or false is needed')
         why = coordinator.not_ready()
         model = {"name": coordinator.settings.server.model, "version": coordinator.deployment.name}
         listed = model | {"state": "UNAVAILABLE" if why else "READY", "reason": why}
         return json_response([] if why and asked.get("ready") else [listed])
 
-    @routes.post("/repository/models/{name}/load", summary="Refused: an operator changes the router")
-    @routes.post("/repository/models/{name}/unload", summary="Refused: an operator changes the router")
+    @routes.post("/repository/models/{name}/load", summary="Refused: an operator changes the router", status_code=400)
+    @routes.post("/repository/models/{name}/unload", summary="Refused: an operator changes the router", status_code=400)
     async def load(name: str) -> Response:
         coordinator.check_model(name)
         raise BadRequestError("models are not loaded or unloaded here; an operator sends POST /admin/router")
