@@ -11,7 +11,7 @@ from gainroute.errors import NotAnArtifactError
 from gainroute.io.run_folder import RunFolder
 
 
-@pytest.mark.parametrize("name", ["../other", "/etc", "..", "", "a\0b"])
+@pytest.mark.parametrize("name", ["../other", "/etc", "..", "", "a\0b", "\ud800"])
 def test_a_party_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
     run = RunFolder(tmp_path)
     run.description.write_text(json.dumps({"party_names": ["a", name], "class_names": [0, 1]}))

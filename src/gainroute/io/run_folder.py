@@ -181,7 +181,7 @@ class RunFolder:
         """Names of the parties, in the order of training."""
         with naming_damage(self.description, NotAnArtifactError):
             names = tuple(str(name) for name in self.read()["party_names"])
-            wrong = [name for name in names if name in ("", ".", "..") or "/" in name or "\0" in name]
+            wrong = [name for name in names if name in ("", ".", "..") or "/" in name or not name.isprintable()]
             if wrong:
                 raise ValueError(f"party_names has {wrong[0][:60]!r}, which cannot be the name of a folder")
         return names
