@@ -157,7 +157,8 @@ def test_a_compressed_body_is_not_understood_and_a_wrong_page_or_method_neither(
     assert door("POST", "/v2/models/other/infer", json={}).json()["error"].startswith("there is no model 'other'")
     assert door("POST", "/v2/models/gainroute/versions/zzz/infer", json={}).status_code == 404
     assert door("GET", "/nowhere").json()["code"] == "not_found"
-    assert door("GET", INFER).status_code == 405
+    refused = door("GET", INFER)
+    assert (refused.status_code, refused.headers["Allow"]) == (405, "POST")
     assert door("GET", "/api/decisions?limit=many").status_code == 400
     assert door("GET", "/api/decisions?limit=0").json()["code"] == "bad_request"
 
@@ -208,6 +209,28 @@ def test_metadata_health_docs_and_metrics(door):
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert page.headers["cache-control"] == "no-cache"
+
+
+def test_the_schema_describes_every_body_and_who_may_call(door):
+    schema = door("GET", "/openapi.json").json()
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            bodies = [operation["responses"], {"": operation["requestBody"]} if "requestBody" in operation else {}]
+            contents = [found["content"] for part in bodies for found in part.values()]
+            described = [content["schema"] for kinds in contents for content in kinds.values()]
+            assert described, path
+            assert all(described), (method, path)
+            assert {part for part in path.split("/") if part.startswith("{")} == {
+                f"{{{parameter['name']}}}" for parameter in operation["parameters"] if parameter["in"] == "path"
+            }
+    known = schema["components"]["schemas"]
+    named = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(schema)))
+    assert named <= set(known)
+    assert known["Budget"]["properties"]["budget"] == {"maximum": 1, "minimum": 0, "title": "Budget", "type": "number"}
+    security = {path: next(iter(methods.values()))["security"] for path, methods in schema["paths"].items()}
+    assert security["/v2/health/live"] == []
+    assert security["/admin/budget"] == [{"token": []}]
+    assert {} in security["/feedback"]  # no token is needed on this machine
 
 
 def test_the_docs_page_tells_every_call_and_loads_nothing_from_elsewhere(door):
@@ -466,6 +489,7 @@ def test_the_repository_index_leaves_out_what_would_not_answer(fed):
             assert (listed["state"], "stopping" in listed["reason"]) == ("UNAVAILABLE", True)
             assert (await post("/v2/repository/index", json={"ready": True})).json() == []
             assert (await post("/v2/repository/index", json={"raedy": True})).status_code == 400
+            assert (await post("/v2/repository/index", json={"ready": "yes"})).status_code == 400
             assert (await up.client.get("/v2/models/gainroute/versions/0/config")).status_code == 404
 
     asyncio.run(scenario())

@@ -198,6 +198,7 @@ def test_a_threshold_is_taken_live_and_kept(fed):
         ("router", {}, 400),
         ("router", {"artifact": 3}, 400),
         ("router", {"artifact": "x", "rollback": True}, 400),
+        ("router", {"rollback": 1}, 400),
         ("router", {"artifact": "two.safetensors", "fusion": {"factory": "os:getcwd"}}, 400),
         ("router", {"artifact": "nowhere.safetensors"}, 400),
         ("router", {"rollback": True}, 409),

@@ -95,6 +95,8 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
         if error.status_code == 404:
             return error_response(NotFoundError("there is no such page; /docs lists all pages"))
         code = "method_not_allowed" if error.status_code == 405 else "http"
-        return json_response({"error": str(error.detail), "code": code}, error.status_code)
+        response = json_response({"error": str(error.detail), "code": code}, error.status_code)
+        response.headers.update(error.headers or {})  # 405 says which methods there are
+        return response
 
     return AuthMiddleware(InferenceMiddleware(app, coordinator), coordinator.settings)
