@@ -26,7 +26,7 @@ from gainroute.federation.coordinator.settings import (
     RouterSettings,
     ServerSettings,
 )
-from gainroute.federation.coordinator.strong_source import StrongSource, from_function
+from gainroute.federation.coordinator.strong_source import StrongSource, from_function, load_strong_source
 from gainroute.federation.coordinator.tokens import hash_token
 from gainroute.federation.transport.base import ModelDescription, PartyDescription, PartyRefusedError, Reply
 
@@ -149,7 +149,7 @@ class Federation:
 
     def load_strong(self, settings: FusionSettings) -> StrongSource:
         name = settings.factory.partition(":")[2] if settings.factory else Path(settings.run or "").name
-        return self.fusions[name]
+        return self.fusions[name] if name in self.fusions else load_strong_source(settings)
 
     def having(self, **sections: Any) -> Federation:
         """The same with other settings: having(rounds={"on_missing_party": "pool"})."""

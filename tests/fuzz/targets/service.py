@@ -95,16 +95,11 @@ def http(folder: Path) -> Iterator[Target]:
     """The whole HTTP application of a coordinator with parties in this process."""
     from gainroute.federation.coordinator.app import create_app
     from gainroute.federation.coordinator.coordinator import Coordinator
-    from gainroute.federation.coordinator.strong_source import load_strong_source
 
     loop = asyncio.new_event_loop()
     fed = federation(folder)
     np.savez(folder / "strong.npz", ids=np.array(IDS), strong_posterior=np.full((len(IDS), K), 1 / K))
-    coordinator = Coordinator(
-        fed.settings,
-        fed.parties,
-        load_strong=lambda given: (fed.load_strong if given.factory else load_strong_source)(given),
-    )
+    coordinator = Coordinator(fed.settings, fed.parties, load_strong=fed.load_strong)
     loop.run_until_complete(coordinator.start())
     app = create_app(coordinator, manage=False)
 
