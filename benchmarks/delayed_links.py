@@ -188,12 +188,12 @@ with socket.create_connection((sys.argv[1], int(sys.argv[3])), timeout=30) as pe
     round_trip = time.monotonic() - began
     began = time.monotonic()
     peer.sendall(bytes(int(sys.argv[2]))); peer.recv(1)
-    print(round_trip, 8 * int(sys.argv[2]) / (time.monotonic() - began - round_trip))
+    print(round_trip, 8 * int(sys.argv[2]) / (time.monotonic() - began))
 """
 
 
 def measure_link(namespaces: dict[str, list[str]], server: str, client: str) -> tuple[float, float]:
-    """Round-trip time in seconds, and bits per second of 4 MB over one new TCP connection, slow start included."""
+    """Seconds of a round trip; bits per second of 4 MB over a new TCP connection, slow start and answer included."""
     words = [*namespaces[server], sys.executable, "-c", _PROBE_SERVER, server, str(PROBE_BYTES)]
     listening = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)  # noqa: S603 (our own command)
     try:
