@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -57,6 +58,7 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
         description="Two-round vertical federated inference, behind the Open Inference Protocol (v2).",
         lifespan=lifespan,
         responses=error_responses(),
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
     )
@@ -76,10 +78,20 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # as the framework documents it
+    describing = asyncio.Lock()
+
+    async def described() -> dict[str, Any]:
+        """The schema; made once, in a thread, since that takes some tenths of a second."""
+        async with describing:
+            return await asyncio.to_thread(app.openapi)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def schema() -> Response:
+        return json_response(await described())
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return Response(docs_page(app.openapi()), media_type="text/html", headers=DOCS_HEADERS)
+        return Response(docs_page(await described()), media_type="text/html", headers=DOCS_HEADERS)
 
     @app.exception_handler(GainrouteError)
     async def refused(_: Request, error: GainrouteError) -> Response:
