@@ -129,7 +129,8 @@ def decode(data: bytes, rows: int, dimension: int, codec: str) -> Float32Array:
     if codec == "int8":
         scale = np.frombuffer(data, "<f4", rows)
         codes = np.frombuffer(data, np.int8, offset=4 * rows).reshape(rows, dimension)
-        values: Float32Array = (codes * scale[:, None]).astype(np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):  # a scale may be anything: who receives values checks them
+            values: Float32Array = (codes * scale[:, None]).astype(np.float32)
         return values
     kind = "<f4" if codec == "float32" else "<f2"
     return np.frombuffer(data, kind).reshape(rows, dimension).astype(np.float32)
