@@ -192,7 +192,8 @@ def test_a_client_that_is_slow_or_silent_is_closed(fed, what):
     sent, expected = SLOW[what]
 
     async def work():
-        limits = {"header_seconds": 0.2, "body_seconds": 0.2, "idle_seconds": 0.2}
+        # Long enough for a request that was sent whole to be read on a busy machine.
+        limits = {"header_seconds": 1.0, "body_seconds": 1.0, "idle_seconds": 1.0}
         async with served(fed, **limits) as address:
             reader, writer = await asyncio.open_connection(*address)
             writer.write(sent)
