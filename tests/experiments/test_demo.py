@@ -25,8 +25,8 @@ from gainroute.io.run_folder import RunFolder
 from gainroute.training import run as training_run
 
 
-@pytest.fixture(autouse=True)
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def replace_training(patch: pytest.MonkeyPatch) -> list[int]:
+    """Have the demo take synthetic records; the seeds that it asks for are noted."""
     seeds: list[int] = []
 
     def run_cell(config: Any, seed: int, **_: Any) -> Record:
@@ -38,15 +38,32 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         RunFolder(folder).server.path.mkdir(parents=True, exist_ok=True)
         RunFolder(folder).server.router.touch()
 
-    monkeypatch.setattr(runner, "run_cell", run_cell)
-    monkeypatch.setattr(training_run, "calibrate_run", calibrate_run)
+    patch.setattr(runner, "run_cell", run_cell)
+    patch.setattr(training_run, "calibrate_run", calibrate_run)
     return seeds
+
+
+def replace_drawing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(demo, "encode", lambda *_: b"")
+    patch.setattr(reports, "encode", lambda *_: b"")
+
+
+@pytest.fixture(autouse=True)
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    return replace_training(monkeypatch)
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "encode", lambda *_: b"")
-    monkeypatch.setattr(reports, "encode", lambda *_: b"")
+    replace_drawing(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        replace_training(patch)
+        replace_drawing(patch)
+        return run_demo(tmp_path_factory.mktemp("demo"), progress=False)
 
 
 def test_a_run_leaves_report_picture_and_numbers(
@@ -62,8 +79,7 @@ def test_a_run_leaves_report_picture_and_numbers(
     assert not re.search(r"<script|<link|(src|href|srcset)=\"(?!data:)", page)
     assert "prefers-color-scheme: dark" in page
 
-    monkeypatch.setattr(demo, "encode", lambda *_: b"")
-    monkeypatch.setattr(reports, "encode", lambda *_: b"")
+    replace_drawing(monkeypatch)
     again = run_demo(tmp_path / "demo", progress=False)
     assert trained == [0]  # what was trained is not trained again
     assert again["regimes"] == results["regimes"]
@@ -75,10 +91,8 @@ def test_a_run_leaves_report_picture_and_numbers(
     assert trained == [0, 1, 1]  # a folder that cannot serve is made again
 
 
-@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("width", [80, 100])
-def test_what_is_printed_fits_the_terminal_and_a_long_path_stays_whole(tmp_path: Path, width: int) -> None:
-    results = run_demo(tmp_path, progress=False)
+def test_what_is_printed_fits_the_terminal_and_a_long_path_stays_whole(results: dict[str, Any], width: int) -> None:
     folder = Path("/a/very/long/path") / ("x" * width) / "demo"
     out = io.StringIO()
     print_demo(results | {"folder": str(folder)}, Console(file=out, width=width))

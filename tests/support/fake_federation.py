@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
+import functools
 import os
+import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -160,10 +163,22 @@ class Federation:
         return replace(self, settings=replace(self.settings, **changed))
 
 
+@functools.cache
+def _fitted(name: str, lam: float, budget: float, classes: tuple[str, ...]) -> tuple[gr.ExpectedGainRouter, bytes]:
+    """Fit a router once per process; returns it and its artifact."""
+    calibration = world(400, M, K, 0)
+    labels, answers = (np.array(classes)[values] for values in (calibration.labels, calibration.strong))
+    router = gr.ExpectedGainRouter(budget, classes=classes, threshold="calibration", lam=lam)
+    router.fit(calibration.local, labels, answers)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "router.safetensors"
+        gr.save(router, path, provenance=gr.Provenance({party: f"{name}-{party}" for party in NAMES}, "float32"))
+        return router, path.read_bytes()
+
+
 def federation(folder: Path, budget: float = 0.3, classes: tuple[str, ...] = CLASSES) -> Federation:
     """Two model versions side by side at three parties, each with a router and a fusion."""
-    calibration, test = world(400, M, K, 0), world(N, M, K, 1)
-    other = world(N, M, K, 2)
+    test, other = world(N, M, K, 1), world(N, M, K, 2)
     parties = [FakeParty(name, {}, classes) for name in NAMES]
     artifacts, routers, fusions = {}, {}, {}
     for number, (name, local, strong) in enumerate(
@@ -174,12 +189,10 @@ def federation(folder: Path, budget: float = 0.3, classes: tuple[str, ...] = CLA
             party.models[f"{name}-{party.name}"] = (
                 local[i].astype(np.float32), np.hstack([np.eye(K)[strong] / M, tag]).astype(np.float32),
             )  # fmt: skip
-        router = gr.ExpectedGainRouter(budget, classes=classes, threshold="calibration", lam=1.0 + number)
-        labels, answers = np.array(classes)[calibration.labels], np.array(classes)[calibration.strong]
-        routers[name] = router.fit(calibration.local, labels, answers)
+        router, artifact = _fitted(name, 1.0 + number, budget, tuple(classes))
+        routers[name] = copy.deepcopy(router)
         artifacts[name] = folder / f"{name}.safetensors"
-        models = {p: f"{name}-{p}" for p in NAMES}
-        gr.save(router, artifacts[name], provenance=gr.Provenance(models, "float32"))
+        artifacts[name].write_bytes(artifact)
         fusions[name] = from_function(fuse_for(number + 1.0), name)
     settings = CoordinatorSettings(
         server=ServerSettings(without_tokens=True),

@@ -1,4 +1,4 @@
-"""The examples that train, or start processes of their own, run as they stand and say what their text says."""
+"""The examples that train, fit on many samples, or start processes of their own, say what their text says."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def run(name: str, *options: object) -> list[str]:
     command = [sys.executable, "-W", "error", EXAMPLES / name, *map(str, options)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_with_rare_fraud_accuracy_and_recall_disagree():
+    by_accuracy, by_cost, by_argmax, by_posterior = run("03_rare_fraud.py")[1:]
+
+    def percent(pattern: str, line: str) -> float:
+        return float(re.search(pattern, line)[1])
+
+    assert percent(r"([\d.]+)% escalated", by_accuracy) < 1
+    assert percent(r"fraud found +([\d.]+)%", by_accuracy) < 10
+    assert percent(r"fraud found +([\d.]+)%", by_cost) > 30
+    assert percent(r"cost per payment ([\d.]+)", by_posterior) < percent(r"cost per payment ([\d.]+)", by_argmax) - 0.1
 
 
 def test_scikit_learn_models_are_served_by_three_processes():

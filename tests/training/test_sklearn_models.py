@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import gainroute as gr
 from gainroute.cli import app
 from gainroute.errors import ArtifactError, DataError, MissingExtraError, SettingError
+from gainroute.experiments.pages import reports
 from gainroute.experiments.pages.headline import yardstick
 from gainroute.io.onnx_party import OnnxParty
 from gainroute.routing.calibrate import softmax
@@ -222,7 +223,8 @@ def test_a_run_of_estimators_is_resumed_and_another_one_is_refused(tmp_path):
         train_run(views, labels, tmp_path / "other", local_epochs=3, local=GaussianNB())
 
 
-def test_the_command_takes_estimators_and_reports_them(tmp_path):
+def test_the_command_takes_estimators_and_reports_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(reports, "encode", lambda *_: b"<svg/>")  # `test_demo` draws in earnest
     views, labels = files(tmp_path / "old")
     arguments = ["train", "--views", *views, "--labels", labels, "--epochs", 1, "--json"]
     chosen = ["--local", "sklearn.linear_model:LogisticRegression(C=0.5)", "--fused", "sklearn.naive_bayes:GaussianNB"]
