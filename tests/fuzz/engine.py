@@ -63,11 +63,12 @@ class Lines:
                 sys.monitoring.set_events(tool, 0)
                 sys.monitoring.free_tool_id(tool)
         else:
+            before = sys.gettrace()  # in tests, that of the branch coverage of all that follows
             sys.settrace(self._call)
             try:
                 yield
             finally:
-                sys.settrace(None)
+                sys.settrace(before)
 
     def _line(self, code: CodeType, line: int) -> Any:
         if code.co_filename.startswith(PACKAGE):
