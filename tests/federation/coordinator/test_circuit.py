@@ -11,6 +11,7 @@ from waiting import until
 
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.circuit import Circuit
+from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.settings import RoundSettings
 from gainroute.federation.transport.base import PartyRefusedError
 
@@ -199,3 +200,16 @@ def test_the_coordinator_itself_probes_in_the_background_and_logs_what_it_asked_
     asyncio.run(main())
     ((name, number, samples, without),) = noted
     assert (name.startswith("probe-"), number, samples, without) == (True, 1, 1, ["b", "c"])
+
+
+def test_a_check_that_its_transport_cancels_does_not_end_the_health_checks():
+    class Cancelled:
+        name = "a"
+
+        async def describe(self):
+            raise asyncio.CancelledError
+
+    links = PartyLinks([Cancelled()], RoundSettings())
+    assert asyncio.run(links.check_health(None)) == []
+    assert links.links["a"].state == "unavailable"
+    assert "cancelled" in links.links["a"].error

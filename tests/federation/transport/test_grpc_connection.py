@@ -25,9 +25,11 @@ from waiting import until
 
 from gainroute.errors import SettingError
 from gainroute.federation.pki.access import Caller
+from gainroute.federation.pki.credentials import ReloadingCertificate
 from gainroute.federation.transport.base import PartyError, PartyRefusedError, PartyUnavailableError
 from gainroute.federation.transport.grpc_client import GrpcConnection
 from gainroute.federation.transport.grpc_server import _Stream
+from gainroute.federation.transport.grpc_session import GrpcSession
 from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.federation.transport.wire import chunks
 
@@ -270,6 +272,35 @@ def test_a_million_ids_at_once(federation):
     assert reply.values.shape == (1_000_000, len(CLASSES))
     assert np.isfinite(reply.values[:50]).all()
     assert np.isnan(reply.values[50:]).all()
+
+
+def test_a_description_that_is_awaited_when_the_session_closes_is_our_error(federation):
+    """gRPC cancels the call; the caller was not cancelled, and must not think so: health checks would end."""
+
+    class Frozen(FaultyParty):
+        described = 0
+
+        async def Describe(self, request, context):  # noqa: N802
+            self.described += 1
+            if self.described > 1:
+                await asyncio.Event().wait()
+            return self.describe
+
+    told = pb.DescribeReply(name="a", classes=CLASSES, codecs=["float32"], models=[pb.Model(hash=MODEL, dimension=2)])
+
+    async def main():
+        party = Frozen(told, None)
+        async with serving_faulty(federation, party) as address:
+            credentials = ReloadingCertificate(federation.files("coordinator", "main")).channel()
+            session = GrpcSession("a", address, credentials, replace(QUICK, connect_timeout=20.0))
+            await session.open()
+            describing = asyncio.ensure_future(session.describe())
+            await until(lambda: party.described == 2)
+            await session.close()
+            with pytest.raises(PartyUnavailableError, match="closed"):
+                await describing
+
+    run(main())
 
 
 # ---- a party that answers wrongly -------------------------------------------------------------------

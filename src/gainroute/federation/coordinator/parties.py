@@ -244,6 +244,8 @@ class PartyLinks:
             if isinstance(result, HandshakeError):
                 link.dimensions.pop(deployment.hash, None)
                 link.set_state("mismatch", str(result))
+            elif isinstance(result, asyncio.CancelledError):  # by its transport: the checks go on
+                link.set_state("unavailable", "its health check was cancelled")
             elif isinstance(result, BaseException):
                 raise result
         return probes

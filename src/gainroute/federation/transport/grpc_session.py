@@ -136,10 +136,17 @@ class GrpcSession:
 
     async def describe(self) -> PartyDescription:
         """Ask the party to describe itself, and keep the result in `description`."""
+        # In a task of its own: a channel that is closed meanwhile cancels the call, but not the caller.
+        asked = asyncio.ensure_future(self._stub.Describe(pb.DescribeRequest(), timeout=self._timeout))
         try:
-            reply = await self._stub.Describe(pb.DescribeRequest(), timeout=self._timeout)
+            await asyncio.wait({asked})
+            if asked.cancelled():
+                raise PartyUnavailableError(self.party, "the connection was closed")
+            reply = asked.result()
         except aio.AioRpcError as error:
             raise rpc_error(self.party, error.code(), error.details() or "") from error
+        finally:
+            asked.cancel()
         self.description = read_description(self.party, reply)
         return self.description
 
