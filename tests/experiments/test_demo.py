@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import re
@@ -66,16 +67,21 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         return run_demo(tmp_path_factory.mktemp("demo"), progress=False)
 
 
+class StoppedError(Exception):
+    pass
+
+
 def test_a_run_leaves_report_picture_and_numbers(
     tmp_path: Path, trained: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reports, "encode", lambda _, kind: kind.encode())  # `test_figures` draws in earnest
     results = run_demo(tmp_path / "demo", progress=False)
     kept = json.loads((tmp_path / "demo/results.json").read_text(encoding="utf-8"))
     assert kept["headline"] == results["headline"]
     assert str(tmp_path) not in json.dumps(kept)
     assert (tmp_path / "demo/tradeoff.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "demo/report.html").read_text(encoding="utf-8")
-    assert page.count("data:image/svg+xml;base64,") == 10
+    assert page.count(f"data:image/svg+xml;base64,{base64.b64encode(b'svg').decode()}") == 10
     assert not re.search(r"<script|<link|(src|href|srcset)=\"(?!data:)", page)
     assert "prefers-color-scheme: dark" in page
 
@@ -83,11 +89,18 @@ def test_a_run_leaves_report_picture_and_numbers(
     again = run_demo(tmp_path / "demo", progress=False)
     assert trained == [0]  # what was trained is not trained again
     assert again["regimes"] == results["regimes"]
-    run_demo(tmp_path / "demo", seed=1, progress=False)
+
+    def stop(*_: Any) -> None:
+        raise StoppedError
+
+    monkeypatch.setattr(demo, "study_of", stop)  # what comes after training has been seen
+    with pytest.raises(StoppedError):
+        run_demo(tmp_path / "demo", seed=1, progress=False)
     assert trained == [0, 1]
 
     RunFolder(tmp_path / "demo/run").server.router.unlink()
-    run_demo(tmp_path / "demo", seed=1, progress=False)
+    with pytest.raises(StoppedError):
+        run_demo(tmp_path / "demo", seed=1, progress=False)
     assert trained == [0, 1, 1]  # a folder that cannot serve is made again
 
 

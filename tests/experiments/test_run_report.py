@@ -17,7 +17,7 @@ from gainroute.training.run import TrainedRun
 
 
 def test_a_report_is_made_of_the_answers_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "encode", lambda *_: b"<svg/>")  # `test_demo` draws in earnest
+    monkeypatch.setattr(reports, "encode", lambda *_: b"<svg/>")  # `test_figures` draws in earnest
     record = synthetic_record(0, samples=100)
     held = record.calibration
     router = gr.ExpectedGainRouter(0.3, classes=record.class_names)

@@ -149,7 +149,7 @@ def test_routing_is_pure(make):
 def test_budget_zero_escalates_none_and_one_all(make, threshold):
     data, new = world(200, 2, 3, 0), world(100, 2, 3, 1)
     for budget, rate in ((0, 0), (1, 1), (0.0, 0), (1.0, 1)):
-        router = make(budget, threshold=threshold).fit(data.local, data.labels, data.strong)
+        router = make(budget, threshold=threshold, folds=5).fit(data.local, data.labels, data.strong)
         assert router.route(new.local).escalate.mean() == rate
         assert router.expected_rate_ == (rate, rate, rate)
 

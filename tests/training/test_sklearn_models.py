@@ -224,7 +224,7 @@ def test_a_run_of_estimators_is_resumed_and_another_one_is_refused(tmp_path):
 
 
 def test_the_command_takes_estimators_and_reports_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(reports, "encode", lambda *_: b"<svg/>")  # `test_demo` draws in earnest
+    monkeypatch.setattr(reports, "encode", lambda *_: b"<svg/>")  # `test_figures` draws in earnest
     views, labels = files(tmp_path / "old")
     arguments = ["train", "--views", *views, "--labels", labels, "--epochs", 1, "--json"]
     chosen = ["--local", "sklearn.linear_model:LogisticRegression(C=0.5)", "--fused", "sklearn.naive_bayes:GaussianNB"]
