@@ -52,7 +52,7 @@ federation: $(VENV)/.installed-all ## four organisations form a federation from 
 	@rm -rf out/federation
 	@$(BIN)/python examples/13_a_federation_that_forms.py --out out/federation
 
-test: $(VENV)/.installed-dev ## run the tests, without those of tests/system (under 5 minutes)
+test: $(VENV)/.installed-dev ## run the tests, without those of tests/system (about 6 minutes)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-system: $(VENV)/.installed-system ## browser, PostgreSQL, full disk, wheel, long examples (Debian: chromium, postgresql)
