@@ -156,4 +156,5 @@ def test_a_good_request_is_answered_as_the_schema_says(case, service):
 
 
 def test_every_call_was_answered(service):
+    assert set(service.statuses) == {f"{verb.upper()} {path}" for path, of in DOCUMENT["paths"].items() for verb in of}
     assert {call for call, found in service.statuses.items() if not found[200]} <= NEVER
