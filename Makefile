@@ -55,7 +55,7 @@ federation: $(VENV)/.installed-all ## four organisations form a federation from 
 test: $(VENV)/.installed-dev ## run the tests, without those of tests/system (about 6 minutes)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-system: $(VENV)/.installed-system ## browser, PostgreSQL, full disk, wheel, long examples (Debian: chromium, postgresql)
+test-system: $(VENV)/.installed-system ## browser, PostgreSQL, Prometheus, full disk, wheel, long examples; needs Debian packages (.ci/run installs them)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/system
 
 # What failed is the last thing printed; coverage follows only where all tests passed: the total, and files below 85 %.

@@ -332,15 +332,16 @@ def test_what_is_not_watched_is_said(fed):
             DriftSettings(**wrong)
 
 
-def test_every_alarm_has_an_alert_and_every_alert_a_metric(fed):
+def test_every_alarm_has_an_alert_and_what_alerts_and_panels_read_is_measured(fed):
     async def work():
         async with running(fed) as up:
             await up.answers(IDS)
             return (await up.client.get("/metrics")).text
 
-    rules = (Path(__file__).parents[3] / "deploy" / "alerts.yml").read_text()
+    deploy = Path(__file__).parents[3] / "deploy"
+    rules, board = (deploy / "alerts.yml").read_text(), (deploy / "grafana.json").read_text()
     told = asyncio.run(work())
-    named = set(re.findall(r"gainroute_[a-z_]+", rules))
+    named = set(re.findall(r"gainroute_[a-z_]+", rules + board))
     assert not {n for n in named if f"# TYPE {n.removesuffix('_bucket')} " not in told}
     assert set(re.findall(r'gainroute_drift_alarm\{alarm="(\w+)"\} == 1', rules)) == set(ALARMS)
 

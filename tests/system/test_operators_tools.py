@@ -1,0 +1,139 @@
+"""Prometheus, Alertmanager and systemd take the files under deploy/ as they are.
+
+Needs Debian's prometheus, prometheus-alertmanager and systemd.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from waiting import wait_until
+
+from benchmarks.soak.federation import HONEST, Federation
+from benchmarks.soak.world import make_world
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+ALERTS = (DEPLOY / "alerts.yml").read_text(encoding="utf-8")
+UNITS = ["coordinator", "party"]
+MOST_EXPOSED = 20  # tenths: systemd calls up to 2.0 OK, from 2.1 on medium
+HOST = "127.0.0.1"
+
+
+def run(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_every_alert_fires_on_the_condition_that_it_names():
+    assert "SUCCESS" in run("promtool", "test", "rules", DEPLOY / "alerts_test.yml")
+    fired = re.findall(r'alertname="(\w+)"', (DEPLOY / "alerts_test.yml").read_text(encoding="utf-8"))
+    assert set(fired) == set(re.findall(r"alert: (\w+)", ALERTS))
+
+
+def test_the_example_of_a_prometheus_is_accepted():
+    run("promtool", "check", "config", "--syntax-only", DEPLOY / "prometheus.example.yml")
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_accepts_the_unit_and_rates_it_ok(unit, tmp_path):
+    text = (DEPLOY / f"gainroute-{unit}.service").read_text(encoding="utf-8")
+    program = shutil.which("gainroute", path=str(Path(sys.executable).parent))
+    assert program, "gainroute is installed beside the interpreter"
+    file = tmp_path / f"gainroute-{unit}.service"
+    file.write_text(text.replace("/opt/gainroute/bin/gainroute", program), encoding="utf-8")
+    assert f"{unit}.service" not in run("systemd-analyze", "verify", file), "it complains of nothing in the unit"
+    run("systemd-analyze", "security", "--offline=true", f"--threshold={MOST_EXPOSED}", file)
+
+
+# ---- live ----------------------------------------------------------------------------------------------
+
+
+def free_port():
+    """Return a port below the ephemeral range, which no client takes."""
+    for port in random.sample(range(30000, 32000), 100):
+        with socket.socket() as trial:
+            try:
+                trial.bind((HOST, port))
+            except OSError:
+                continue
+        return port
+    pytest.fail("no port is free")
+
+
+class Watching:
+    """A Prometheus with our rules, at a hundredth of their waiting times, and an Alertmanager."""
+
+    def __init__(self, folder, federation):
+        self.prometheus, self.alertmanager = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
+        (folder / "alerts.yml").write_text(re.sub(r"for: \w+", "for: 1s", ALERTS), encoding="utf-8")
+        (folder / "prometheus.token").write_text(federation.tokens[HONEST[0]], encoding="utf-8")
+        config = (DEPLOY / "prometheus.example.yml").read_text(encoding="utf-8")
+        for ours, tested in (
+            ("coordinator.example:8080", f"{HOST}:{federation.port}"),
+            ("127.0.0.1:9093", self.alertmanager),
+            ("15s", "1s"),
+            ("scheme: https", "scheme: http"),
+            ("    tls_config: {ca_file: certs/ca.crt}\n", ""),
+        ):
+            assert ours in config
+            config = config.replace(ours, tested)
+        (folder / "prometheus.yml").write_text(config, encoding="utf-8")
+        receiver = "route: {receiver: nobody, group_wait: 1s}\nreceivers: [{name: nobody}]\n"
+        (folder / "alertmanager.yml").write_text(receiver, encoding="utf-8")
+        self._commands = [
+            ["prometheus-alertmanager", "--config.file=alertmanager.yml", "--storage.path=alertmanager",
+             f"--web.listen-address={self.alertmanager}", "--cluster.listen-address="],
+            ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=prometheus",
+             f"--web.listen-address={self.prometheus}"],
+        ]  # fmt: skip
+        self._folder, self._running = folder, []
+
+    def __enter__(self):
+        with (self._folder / "stderr").open("ab") as log:
+            for command in self._commands:
+                self._running.append(subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log))
+        return self
+
+    def __exit__(self, *_):
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+    def _get(self, address, path, **parameters):
+        try:
+            reply = httpx.get(f"http://{address}{path}", params=parameters, timeout=10)
+        except httpx.TransportError:  # not up yet
+            return None
+        return reply.json() if reply.status_code == 200 else None
+
+    def value(self, query):
+        found = self._get(self.prometheus, "/api/v1/query", query=query)
+        return {json.dumps(row["metric"]): row["value"][1] for row in found["data"]["result"]} if found else {}
+
+    def alerts(self):
+        """Names and parties of the alerts that the Alertmanager holds."""
+        found = self._get(self.alertmanager, "/api/v2/alerts", active="true") or []
+        return {(alert["labels"]["alertname"], alert["labels"].get("party")) for alert in found}
+
+
+def test_a_killed_party_is_an_alert_at_the_alertmanager_until_it_is_back(tmp_path):
+    with Federation(tmp_path, make_world(tmp_path)) as federation, Watching(tmp_path, federation) as watching:
+        name, party = next(iter(federation.parties.items()))
+        down = ("GainroutePartyDown", name)
+        wait_until(lambda: len(watching.value("gainroute_party_up == 1")) == len(federation.parties), 60)
+        assert down not in watching.alerts()
+        party.kill()
+        wait_until(lambda: down in watching.alerts(), 90)
+        party.begin()
+        party.ready()
+        wait_until(lambda: down not in watching.alerts(), 90)
