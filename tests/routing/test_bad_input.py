@@ -52,6 +52,14 @@ def test_posteriors_that_cannot_be_used(case):
         gr.pool_mean(local)
 
 
+def test_a_bad_row_far_down_is_named_by_its_own_number():
+    many = np.tile(DATA.local, (1, 2000, 1))
+    many[1, 100_003] = np.nan
+    router = gr.ExpectedGainRouter().fit(DATA.local, DATA.labels, DATA.strong)
+    with pytest.raises(PosteriorError, match=r"party 1, row 100003 has NaN"):
+        router.route(many)
+
+
 def test_sums_within_the_tolerance_are_accepted():
     local = spoiled([0.3335, 0.333, 0.3344])  # sums to 1.0009
     gr.ExpectedGainRouter().fit(local, DATA.labels, DATA.strong).route(local)

@@ -203,6 +203,18 @@ def test_a_tied_sample_alone_always_gets_the_same_decision(tmp_path):
     assert equal == pytest.approx(router.tied_share_, abs=0.02)
 
 
+def test_equal_samples_take_turns_across_the_pieces_of_a_table():
+    local, labels, strong = easy_digits()
+    votes = np.tile(votes_of(local), (1, 3, 1))
+    router = gr.ConfidenceRouter(0.5).fit(votes[:, : len(labels)], labels, strong.argmax(axis=1))
+    whole = router.route(votes).escalate
+    turns: dict[float, int] = {}
+    pieces = [router.route(votes[:, i : i + 100], turns=turns).escalate for i in range(0, votes.shape[1], 100)]
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+    alone = [router.route(votes[:, i : i + 100]).escalate for i in range(0, votes.shape[1], 100)]
+    assert (np.concatenate(alone) != whole).any()
+
+
 @pytest.mark.parametrize(
     "settings", [{"threshold": "calibration"}, {"threshold": 1.0}, {"min_gain": 1.0}, {"threshold": "certified"}]
 )

@@ -21,6 +21,7 @@ __all__ = [
     "THRESHOLD_RULES",
     "Threshold",
     "ThresholdRule",
+    "Turns",
     "calibration_threshold",
     "certified_threshold",
     "check_rule",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 ThresholdRule = Literal["calibration", "cross-fitted", "certified"]
+Turns = dict[float, int]  # how many equal samples have been decided, by the hash of their posteriors
 OwnRule = Callable[[ThresholdScores, float], float]
 THRESHOLD_RULES = ("calibration", "cross-fitted", "certified")
 BUDGET_REMEDY = "the share of samples that may be escalated, such as 0.2"
@@ -61,16 +63,22 @@ def uniform_of(rows: FloatArray, seed: int) -> FloatArray:
     return uniform
 
 
-def escalate_ties(local: FloatArray, share: float, seed: int) -> BoolArray:
+def escalate_ties(local: FloatArray, share: float, seed: int, turns: Turns | None = None) -> BoolArray:
     """Which samples whose score is τ itself to escalate: a share of them, by a hash of their posteriors, (M, N, K).
 
-    A sample alone always gets the same decision. Equal samples in one call take turns.
+    A sample alone always gets the same decision. Equal samples in one call take turns, and with the same `turns`,
+    which counts them by their hash, also those of several calls.
     """
     parties, n, columns = local.shape
     drawn = uniform_of(local.transpose(1, 0, 2).reshape(n, parties * columns), seed)
     order = np.argsort(drawn, kind="stable")
     turn = np.empty(len(drawn), dtype=np.int64)
     turn[order] = np.arange(len(drawn)) - np.searchsorted(drawn[order], drawn[order])
+    if turns is not None:
+        values, which, counts = np.unique(drawn, return_inverse=True, return_counts=True)
+        before = [turns.get(value, 0) for value in values.tolist()]
+        turn += np.array(before, dtype=np.int64)[which]
+        turns.update(zip(values.tolist(), (before + counts).tolist(), strict=True))
     # Multiples of the golden ratio, modulo 1, are spread as evenly as any sequence.
     return (drawn + turn * 0.6180339887498949) % 1 < share
 

@@ -109,8 +109,13 @@ def as_posteriors(
     return array
 
 
-def check_posteriors(local: FloatArray, present: BoolArray | None = None, name: str = "local_posteriors") -> None:
-    """Refuse NaN, negative entries and rows that do not sum to one; rows of absent parties are not checked."""
+def check_posteriors(
+    local: FloatArray, present: BoolArray | None = None, name: str = "local_posteriors", first_row: int = 0
+) -> None:
+    """Refuse NaN, negative entries and rows that do not sum to one; rows of absent parties are not checked.
+
+    `first_row` is the number of the first row in messages, where these are rows of a longer table.
+    """
     if present is not None and not present.all():
         local = np.where(present[..., None], local, np.float64(1 / local.shape[2]))
     # A matrix product sums rows faster than a reduction over a short axis, and carries NaN along.
@@ -126,7 +131,8 @@ def check_posteriors(local: FloatArray, present: BoolArray | None = None, name: 
         return
     bad = ~((rows >= 0).all(axis=1) & (sums >= low) & (sums <= high))
     party, row = divmod(int(np.flatnonzero(bad)[0]), local.shape[1])
-    where = f"{name}: party {party}, row {row}" if len(local) > 1 else f"{name}: row {row}"
+    place = f"row {first_row + row}"
+    where = f"{name}: party {party}, {place}" if len(local) > 1 else f"{name}: {place}"
     values, total = local[party, row], float(sums[party * local.shape[1] + row])
     if np.isnan(values).any():
         raise PosteriorError(f"{where} has NaN; drop the row, or mark the party absent in present=")

@@ -32,7 +32,14 @@ from gainroute.routing.types import (
     ThresholdScores,
 )
 
-__all__ = ["Pipeline", "Stages", "cross_fit", "fit_pipeline", "fit_stages", "out_of_fold"]
+__all__ = ["Pipeline", "Stages", "block_rows", "cross_fit", "fit_pipeline", "fit_stages", "out_of_fold"]
+
+BLOCK_VALUES = 2**17
+
+
+def block_rows(columns: int) -> int:
+    """How many rows of posteriors are routed at a time: they fit into the processor's cache, and bound the memory."""
+    return max(1, BLOCK_VALUES // columns)
 
 
 class FitCalibrator(Protocol):

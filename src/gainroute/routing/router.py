@@ -23,6 +23,7 @@ from gainroute.routing.decide import (
     OwnRule,
     Threshold,
     ThresholdRule,
+    Turns,
     check_rule,
     escalate,
     escalate_ties,
@@ -31,7 +32,7 @@ from gainroute.routing.decide import (
 from gainroute.routing.inputs import as_local_posteriors, as_present, check_folds, check_fraction, check_posteriors
 from gainroute.routing.labels import Labels, as_classes
 from gainroute.routing.party_statistics import PartyStatistics
-from gainroute.routing.pipeline import Pipeline, Stages, fit_stages
+from gainroute.routing.pipeline import Pipeline, Stages, block_rows, fit_stages
 from gainroute.routing.pool import mean_over_parties
 from gainroute.routing.reliability import Shrinkage
 from gainroute.routing.samples import as_samples
@@ -56,9 +57,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["Router"]
-
-# Rows are routed in blocks that fit into the processor's cache and bound the memory.
-BLOCK_VALUES = 2**17
 
 
 class Router(Settings):
@@ -239,6 +237,7 @@ class Router(Settings):
         weak_prediction: ArrayLike | None = None,
         present: ArrayLike | None = None,
         checked: bool = False,
+        turns: Turns | None = None,
     ) -> Decision:
         """Decide which samples to escalate.
 
@@ -252,6 +251,8 @@ class Router(Settings):
             `incomplete`; one that no party has gets the label −1 (None) and a posterior of NaN.
         checked
             True skips the check that rows are posteriors, for values that were checked when they arrived.
+        turns
+            One dict, empty at first, for all pieces of a long table: ties at τ then take turns as in one call.
         """
         self._check_fitted()
         k = self.n_classes_ + self.extra_columns
@@ -265,7 +266,7 @@ class Router(Settings):
             )
         weak = None if weak_prediction is None else self._labels.encode(weak_prediction, "weak_prediction", n)
         mask = as_present(present, local.shape[:2])
-        rows = max(1, BLOCK_VALUES // k)
+        rows = block_rows(k)
         if n <= rows:
             score, answer, pooled, calibrated = self._route_block(local, weak, mask, checked)
         else:
@@ -273,20 +274,18 @@ class Router(Settings):
             pooled, calibrated = np.empty((n, self.n_classes_)), np.empty((n, self.n_classes_))
             for first in range(0, n, rows):
                 part = slice(first, first + rows)
-                score[part], answer[part], pooled[part], calibrated[part] = self._route_block(
-                    local[:, part],
-                    None if weak is None else weak[part],
-                    None if mask is None else mask[:, part],
-                    checked,
-                )
+                own = None if weak is None else weak[part]
+                there = None if mask is None else mask[:, part]
+                routed = self._route_block(local[:, part], own, there, checked, first)
+                score[part], answer[part], pooled[part], calibrated[part] = routed
         incomplete = np.zeros(n, dtype=bool) if mask is None else np.logical_not(np.all(mask, axis=0))
         seen = pooled[None] if self.pooled_only else local
-        return self._decision(score, RoundOne(seen, pooled, answer, calibrated), incomplete)
+        return self._decision(score, RoundOne(seen, pooled, answer, calibrated), incomplete, turns)
 
-    def _decision(self, score: FloatArray, at: RoundOne, incomplete: BoolArray) -> Decision:
+    def _decision(self, score: FloatArray, at: RoundOne, incomplete: BoolArray, turns: Turns | None = None) -> Decision:
         escalated = escalate(score, self.threshold_)
         if self.tied_share_ and len(tied := np.flatnonzero(score == self.threshold_)):
-            escalated[tied] = escalate_ties(at.local[:, tied], self.tied_share_, self.seed)
+            escalated[tied] = escalate_ties(at.local[:, tied], self.tied_share_, self.seed, turns)
         escalated &= ~incomplete
         return Decision(
             escalate=escalated,
@@ -386,10 +385,12 @@ class Router(Settings):
         self.threshold_, self.tied_share_ = threshold, tied_share
 
     def _route_block(
-        self, local: FloatArray, weak: IntArray | None, present: BoolArray | None, checked: bool
+        self, local: FloatArray, weak: IntArray | None, present: BoolArray | None, checked: bool, first: int = 0
     ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
+        # A block is computed alike whether or not other blocks lack a party.
+        present = None if present is None or present.all() else present
         if not checked:
-            check_posteriors(local, present)
+            check_posteriors(local, present, first_row=first)
         at = self._pipeline.round_one(local, weak, present)
         return self._pipeline.scores(at), at.weak_prediction, at.pooled, at.calibrated
 
