@@ -15,6 +15,7 @@ from gainroute.control.shadow import ShadowComparison, compare_shadow
 from gainroute.control.token_bucket import TokenBucket
 from gainroute.errors import GainrouteError, GainrouteWarning
 from gainroute.estimators import CascadeClassifier
+from gainroute.io.arrow_router import ArrowRouter
 from gainroute.routing.artifacts import load, save
 from gainroute.routing.calibrate import (
     CALIBRATORS,
@@ -55,6 +56,7 @@ from gainroute.training.opened_run import OpenedRun, open_run
 
 __all__ = [
     "Answer",
+    "ArrowRouter",
     "AsyncParty",
     "BudgetController",
     "CalibratedConfidenceRouter",

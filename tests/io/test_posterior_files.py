@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gainroute as gr
 from gainroute.errors import DataError, InputError, LabelError, MissingExtraError, ShapeError
-from gainroute.io.posteriors import Outcomes, load_outcomes, save_decision, save_outcomes
+from gainroute.io.posteriors import Outcomes, load_outcomes, save_outcomes
 
 rng = np.random.default_rng(0)
 LOCAL = rng.dirichlet([1, 1, 1], size=(2, 6))
@@ -351,37 +351,6 @@ def test_a_bad_party_file_is_named_with_its_remedy(tmp_path: Path, columns: dict
         warnings.simplefilter("ignore", gr.GainrouteWarning)  # samples that do not match are not the point here
         with pytest.raises(DataError, match=message):
             load_outcomes([files[1], bad], on="key")
-
-
-# ---- decisions ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("suffix", ["npz", "parquet"])
-def test_a_decision_is_written_whole(tmp_path: Path, suffix: str) -> None:
-    drawn = np.random.default_rng(1)
-    local = drawn.dirichlet([1, 1, 1], size=(2, 60))
-    names = np.array(["a", "b", "c"])
-    labels = names[drawn.integers(3, size=60)]
-    router = gr.ConfidenceRouter(0.3, classes=names).fit(local, labels, labels)
-    present = np.ones((2, 60), dtype=bool)
-    present[:, 0] = False
-    decision = router.route(local, present=present)
-    path = tmp_path / f"d.{suffix}"
-    save_decision(decision, path, np.arange(60) + 7)
-    found: dict[str, Any]
-    if suffix == "npz":
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name].tolist() for name in file.files}
-        assert found.pop("ids")[0] == 7
-    else:
-        found = pq.read_table(path).to_pydict()
-        assert found.pop("id")[0] == 7
-        assert set(found.pop("threshold")) == {decision.threshold}
-    assert found["escalate"] == decision.escalate.tolist()
-    assert found["weak_prediction"][0] in ("", None)
-    assert found["weak_prediction"][1:] == decision.weak_prediction.tolist()[1:]
-    np.testing.assert_array_equal(found["calibrated"][1:], decision.calibrated[1:])
-    assert not list(tmp_path.glob(".*"))
 
 
 def test_every_message_is_an_input_error() -> None:

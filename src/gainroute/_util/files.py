@@ -8,7 +8,8 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,8 +18,8 @@ import numpy as np
 from gainroute.errors import DataError, StorageError
 
 __all__ = [
-    "FileState", "file_state", "kept_secret", "open_regular", "plain", "writable_folder", "write_bytes", "write_json",
-    "write_npz",
+    "FileState", "file_state", "kept_secret", "open_regular", "plain", "replacing", "writable_folder", "write_bytes",
+    "write_json", "write_npz",
 ]  # fmt: skip
 
 FileState = tuple[tuple[int, int, int] | None, ...]
@@ -40,9 +41,17 @@ def open_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> 
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = False) -> None:
-    """Write `data` to `path` completely or not at all: to a temporary file beside it, synced, then renamed.
+    """Write `data` to `path` completely or not at all, as `replacing` does."""
+    with replacing(path, private=private, size=len(data)) as out:
+        out.write(data)
 
-    The folder is created if needed. Only the owner may read a `private` file, such as a key.
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, private: bool = False, size: int | None = None) -> Iterator[IO[bytes]]:
+    """Open a temporary file beside `path` to write to; after the block it is synced and renamed to `path`.
+
+    If the block raises, the temporary file is removed and `path` stays as it was. The folder is created if needed. Only
+    the owner may read a `private` file, such as a key. `size` is the number of bytes, if it is known, for messages.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -51,7 +60,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = Fa
         try:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
             with os.fdopen(descriptor, "wb") as out:
-                out.write(data)
+                yield out
                 out.flush()
                 os.fsync(out.fileno())
             part.replace(target)
@@ -59,7 +68,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, private: bool = Fa
             part.unlink(missing_ok=True)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        why = f": {len(data):,} bytes are needed" if full else f" in the folder {target.parent.absolute()}"
+        needed = "" if size is None else f": {size:,} bytes are needed"
+        why = needed if full else f" in the folder {target.parent.absolute()}"
         remedy = "free some space or choose another folder" if full else "choose a folder that you may write to"
         raise StorageError(
             f"{target} could not be written ({error.strerror or error}){why}; an earlier version of the file is "

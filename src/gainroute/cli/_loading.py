@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from warnings import warn
 
 import numpy as np
 
 from gainroute._util.files import writable_folder
-from gainroute.errors import DataError, GainrouteWarning
+from gainroute.errors import DataError
 from gainroute.io.posteriors import Outcomes, load_outcomes
-from gainroute.routing.inputs import as_local_posteriors
 from gainroute.routing.labels import Labels
 from gainroute.routing.router import Router
-from gainroute.routing.types import Decision, IntArray, LabelArray
+from gainroute.routing.types import Decision, IntArray
 
-__all__ = ["as_columns", "class_names", "folder_of", "for_router", "read_data", "strong_columns"]
+__all__ = ["as_columns", "class_names", "folder_of", "read_data", "strong_columns"]
 
 
 def read_data(
@@ -37,28 +35,6 @@ def read_data(
     if not posteriors:
         raise DataError("no data were given; pass an .npz or Parquet file, or --posteriors with one file per party")
     return load_outcomes(list(posteriors), labels, on, class_names=names)
-
-
-def for_router(router: Router, outcomes: Outcomes) -> tuple[Outcomes, LabelArray | None]:
-    """Convert labels to the router's, and return the weak prediction it needs, if any."""
-    as_local_posteriors(
-        outcomes.local_posteriors,
-        parties=router.n_parties_,
-        classes=router.n_classes_ + router.extra_columns,
-        name=f"{outcomes.source}: local_posteriors",
-    )
-    known = outcomes.in_labels(router.classes, router.n_classes_)
-    if router.own_weak_prediction_:
-        known.require("weak_prediction")
-        return known, known.weak_prediction
-    if known.weak_prediction is not None:
-        warn(
-            f"weak_prediction in {known.source} is not used: the router was fitted without one, on the argmax of the "
-            "pooled posterior",
-            GainrouteWarning,
-            stacklevel=2,
-        )
-    return known, None
 
 
 def as_columns(router: Router, values: Any, name: str) -> IntArray:

@@ -11,10 +11,11 @@ import typer
 
 from gainroute.cli import _options as opt
 from gainroute.cli._command import notes
-from gainroute.cli._loading import as_columns, class_names, folder_of, for_router, read_data, strong_columns
+from gainroute.cli._loading import as_columns, class_names, folder_of, read_data, strong_columns
 from gainroute.cli._output import budget_text, percent, print_json, print_table, table
 from gainroute.errors import MissingExtraError, SettingError
 from gainroute.evaluation.plan import BUDGETS, Plan, PlanPoint, plan_budgets
+from gainroute.io.posteriors import for_router
 from gainroute.routing.router import Router
 
 __all__ = ["plan"]

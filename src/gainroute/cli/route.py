@@ -9,10 +9,10 @@ import typer
 
 from gainroute.cli import _options as opt
 from gainroute.cli._command import notes
-from gainroute.cli._loading import folder_of, for_router, read_data
+from gainroute.cli._loading import folder_of, read_data
 from gainroute.cli._output import budget_text, percent, print_json, print_table, table
 from gainroute.errors import DataError, SettingError
-from gainroute.io.posteriors import Outcomes
+from gainroute.io.posteriors import Outcomes, for_router
 from gainroute.routing.score import Explanation
 
 __all__ = ["explain", "route"]
@@ -44,12 +44,12 @@ def route(
     A sample that lacks a party is answered from the others, never escalated, and marked incomplete.
     """
     with notes() as said:
-        from gainroute.io.posteriors import save_decision
+        from gainroute.io.decisions import save_decision
         from gainroute.routing.artifacts import load
 
         fitted = load(router)
         known, weak = for_router(fitted, read_data(data, posteriors, labels, on, classes))
-        decision = fitted.route(known.local_posteriors, weak_prediction=weak, present=known.present)
+        decision = fitted.route(known.local_posteriors, weak_prediction=weak, present=known.present, checked=True)
         save_decision(decision, folder_of(out), known.ids)
         count, rate = int(decision.escalate.sum()), float(decision.escalate.mean())
         result: dict[str, Any] = {

@@ -15,7 +15,9 @@ from gainroute.io.tables import ColumnTable
 from gainroute.routing.inputs import SUM_TOLERANCE
 from gainroute.routing.types import BoolArray, FloatArray, LabelArray
 
-__all__ = ["as_labels", "join", "read_known", "read_parties", "read_party_files"]
+__all__ = [
+    "as_labels", "holds_posteriors", "join", "null_error", "read_known", "read_parties", "read_party_files",
+]  # fmt: skip
 
 PREFIX = "posterior"
 
@@ -30,8 +32,14 @@ class _Party:
 # ---- one file, all parties ----------------------------------------------------------------------
 
 
-def read_parties(table: ColumnTable, class_names: LabelArray | None = None) -> dict[str, Any]:
-    """Find every party's posterior among the columns `posterior…`, as fields of `Outcomes`."""
+def read_parties(
+    table: ColumnTable, class_names: LabelArray | None = None, shape: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    """Find every party's posterior among the columns `posterior…`, as fields of `Outcomes`.
+
+    `shape` is the number of parties and of columns per party, if they are known. How columns are read then depends on
+    their names and types only, so that all pieces of a table are read alike.
+    """
     lists, numbers = _posterior_columns(table)
     source = table.source
     if lists and numbers:
@@ -41,17 +49,17 @@ def read_parties(table: ColumnTable, class_names: LabelArray | None = None) -> d
         )
     if not lists and not numbers:
         raise DataError(
-            f"{source} has no column posterior_<party>; it has {', '.join(table)}: add one list column per party, or "
-            "columns posterior_<party>_<class>"
+            f"{source} has no column posterior_<party>; it has {', '.join(table.names)}: add one list column per "
+            "party, or columns posterior_<party>_<class>"
         )
     if lists:
-        return _stack([_from_list(table, c, _bare(c) or "party") for c in lists], source, class_names)
+        return _stack([_from_list(table, c, _bare(c) or "party") for c in lists], source, class_names, shape)
     values = {_bare(c): table.numbers(c) for c in numbers}
-    split = _split(values, class_names)
+    split = _split(values, class_names, shape)
     if split is None:  # one number per party: P(class 1)
         return _stack([_from_number(name or "party", value) for name, value in values.items()], source, class_names)
     parties, classes = split
-    found = [_from_classes(party or "party", [values[_joined(party, c)] for c in classes], source) for party in parties]
+    found = [_from_classes(table, party or "party", [values[_joined(party, c)] for c in classes]) for party in parties]
     return _stack(found, source, _names(classes, class_names))
 
 
@@ -110,7 +118,7 @@ def read_party_files(tables: Sequence[ColumnTable], on: str, class_names: LabelA
                     "needs a column posterior_<class> for each class"
                 )
             classes = order
-            parties.append(_from_classes(name, [table.numbers(f"{PREFIX}_{c}") for c in order], source))
+            parties.append(_from_classes(table, name, [table.numbers(f"{PREFIX}_{c}") for c in order]))
         else:
             raise DataError(
                 f"{source} has the posterior columns {', '.join(lists + numbers) or 'none'} among "
@@ -124,9 +132,14 @@ def read_party_files(tables: Sequence[ColumnTable], on: str, class_names: LabelA
 # ---- columns ------------------------------------------------------------------------------------
 
 
+def holds_posteriors(column: str) -> bool:
+    """Whether a column is one of posteriors, by its name."""
+    return column == PREFIX or column.startswith(f"{PREFIX}_")
+
+
 def _posterior_columns(table: ColumnTable, on: str | None = None) -> tuple[list[str], list[str]]:
     """Names of the list columns and of the number columns that hold posteriors."""
-    named = [c for c in table if c == PREFIX or c.startswith(f"{PREFIX}_")]
+    named = [c for c in table if holds_posteriors(c)]
     if not named and on is not None and len(table.columns) == 2:
         named = [c for c in table if c != on]  # a party's file with an id and one more column needs no prefix
     lists = [c for c in named if table.is_list(c)]
@@ -148,12 +161,14 @@ def _joined(party: str, name: str) -> str:
     return f"{party}_{name}" if party else name
 
 
-def _split(values: dict[str, FloatArray], class_names: LabelArray | None) -> tuple[list[str], list[str]] | None:
+def _split(
+    values: dict[str, FloatArray], class_names: LabelArray | None, shape: tuple[int, int] | None = None
+) -> tuple[list[str], list[str]] | None:
     """Read number columns `<party>_<class>` apart; None if each is a party of its own (P(class 1)).
 
     Either name may hold underscores, so every way of splitting is tried, the last underscore first; it must give
-    every party the same two or more classes. Classes numbered from 0 are always accepted; names only where they
-    sum to one, because `bank_a` and `bank_b` may well be two parties.
+    every party the same two or more classes. Where their numbers are known, they decide. Else classes numbered from 0
+    are always accepted, and names only where they sum to one, because `bank_a` and `bank_b` may well be two parties.
     """
     first = next(iter(values))
     cuts = [i for i, letter in enumerate(first) if letter == "_"][::-1]
@@ -164,10 +179,10 @@ def _split(values: dict[str, FloatArray], class_names: LabelArray | None) -> tup
         if len(classes) < 2 or len(parties) * len(classes) != len(values) or product != set(values):
             continue
         order = _order(classes, class_names)
-        if order is None:
+        if order is None or shape not in (None, (len(parties), len(order))):
             continue
         certain = party and order == [str(i) for i in range(len(order))]
-        if certain or class_names is not None or _sum_to_one(values, parties, order):
+        if certain or shape is not None or class_names is not None or _sum_to_one(values, parties, order):
             return parties, order
     return None
 
@@ -211,28 +226,30 @@ def _from_number(name: str, p: FloatArray) -> _Party:
     return _Party(name, np.stack([1 - filled, filled], axis=1), there)
 
 
-def _from_classes(name: str, columns: list[FloatArray], source: str) -> _Party:
+def _from_classes(table: ColumnTable, name: str, columns: list[FloatArray]) -> _Party:
     posterior = np.stack(columns, axis=1)
     blank = np.isnan(posterior)
     there = np.asarray(~blank.all(axis=1))
     if (blank.any(axis=1) & there).any():
-        row = int(np.flatnonzero(blank.any(axis=1) & there)[0])
+        row = table.first_row + int(np.flatnonzero(blank.any(axis=1) & there)[0])
         raise DataError(
-            f"{source}: row {row} of {name} is null for some classes only; give all of them, or none where the party "
-            "is absent"
+            f"{table.source}: row {row} of {name} is null for some classes only; give all of them, or none where "
+            "the party is absent"
         )
     posterior[~there] = 1 / posterior.shape[1]
     return _Party(name, posterior, there)
 
 
-def _stack(parties: list[_Party], source: str, class_names: LabelArray | None) -> dict[str, Any]:
+def _stack(
+    parties: list[_Party], source: str, class_names: LabelArray | None, shape: tuple[int, int] | None = None
+) -> dict[str, Any]:
     sizes = {p.name: p.posterior.shape[1] for p in parties if p.posterior is not None}
-    if not sizes:
+    if not sizes and shape is None:
         raise DataError(f"{source}: no party answered any sample; at least one posterior is needed")
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name}: {k}" for name, k in sizes.items())
         raise DataError(f"{source}: the parties differ in the number of classes ({listed}); all need the same")
-    k = next(iter(sizes.values()))
+    k = next(iter(sizes.values()), shape[1] if shape else 0)
     blank = np.full((len(parties[0].present), k), 1 / k)
     local = np.stack([blank if p.posterior is None else p.posterior for p in parties])
     present = np.stack([p.present for p in parties])
@@ -243,12 +260,18 @@ def _stack(parties: list[_Party], source: str, class_names: LabelArray | None) -
 def _known(table: ColumnTable, column: str, *, missing: bool) -> LabelArray:
     values = table.objects(column)
     if None in values and not missing:
-        raise DataError(
-            f"{table.source}: {column} is null in {values.count(None)} row(s); fill them in, or drop the rows"
-        )
+        raise null_error(table, column, values.count(None), values.index(None))
     if None in values and not any(isinstance(v, str) for v in values):
         values = [-1 if v is None else v for v in values]
     return as_labels(values)
+
+
+def null_error(table: ColumnTable, column: str, count: int, first: int) -> DataError:
+    """The error for a column that must not be null, with the number of such rows and the first of them."""
+    return DataError(
+        f"{table.source}: {column} is null in {count} row(s), the first is row {table.first_row + first}; fill them "
+        "in, or drop the rows"
+    )
 
 
 def as_labels(values: list[Any]) -> LabelArray:

@@ -8,24 +8,23 @@ file holds one row per sample; or there is one Parquet file per party, joined by
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 from warnings import warn
 
 import numpy as np
 
 from gainroute._util.damage import names_damage
-from gainroute._util.files import write_npz
 from gainroute.errors import DataError, GainrouteWarning
 from gainroute.io.posterior_columns import as_labels, join, read_known, read_parties, read_party_files
-from gainroute.io.tables import ColumnTable, PathLike, file_format, read_table, write_parquet
-from gainroute.routing.inputs import as_local_posteriors, as_present
+from gainroute.io.tables import ColumnTable, PathLike, file_format, read_table, write_plain_npz
+from gainroute.routing.inputs import as_local_posteriors, as_present, check_posteriors
 from gainroute.routing.labels import Labels
-from gainroute.routing.types import BoolArray, Decision, FloatArray, IntArray, LabelArray
+from gainroute.routing.router import Router
+from gainroute.routing.types import BoolArray, FloatArray, IntArray, LabelArray
 
-__all__ = ["Outcomes", "load_outcomes", "save_decision", "save_outcomes"]
+__all__ = ["Outcomes", "for_router", "load_outcomes", "save_outcomes"]
 
 NAMED = ("labels", "strong_prediction", "weak_prediction")
 BY_SAMPLE = (*NAMED, "strong_posterior", "ids", "sample_weight")
@@ -228,23 +227,34 @@ def load_outcomes(
 def save_outcomes(outcomes: Outcomes, path: PathLike) -> None:
     """Write an `.npz` file that `load_outcomes` reads back, completely or not at all."""
     arrays = {name: getattr(outcomes, name) for name in _KEYS}
-    _write_npz({name: value for name, value in arrays.items() if value is not None}, path)
+    write_plain_npz({name: value for name, value in arrays.items() if value is not None}, path)
 
 
-def save_decision(decision: Decision, path: PathLike, ids: LabelArray | None = None) -> None:
-    """Write a decision as `.npz`, or as Parquet where `path` ends in `.parquet`.
+def for_router(router: Router, outcomes: Outcomes, first_row: int = 0) -> tuple[Outcomes, LabelArray | None]:
+    """Check the posteriors, convert labels to the router's, and return the weak prediction it needs, if any.
 
-    It contains `ids` (row numbers, if there are none), `escalate`, `score`, `weak_prediction`, `pooled`, `calibrated`,
-    `incomplete` and `threshold`; a sample that no party has gets the weak prediction −1, or an empty text.
+    `first_row` is the row of the file at which these samples start, for messages.
     """
-    arrays: dict[str, Any] = {
-        "ids": np.arange(len(decision)) if ids is None else ids,
-        **{f.name: getattr(decision, f.name) for f in fields(decision) if f.name != "local"},
-    }
-    if Path(path).suffix in (".parquet", ".pq"):
-        write_parquet(path, {COLUMN.get(name, name): value for name, value in arrays.items()})
-        return
-    _write_npz(arrays, path)
+    name = f"{outcomes.source}: local_posteriors"
+    local = as_local_posteriors(
+        outcomes.local_posteriors,
+        parties=router.n_parties_,
+        classes=router.n_classes_ + router.extra_columns,
+        name=name,
+    )
+    check_posteriors(local, outcomes.present, name, first_row)
+    known = outcomes.in_labels(router.classes, router.n_classes_)
+    if router.own_weak_prediction_:
+        known.require("weak_prediction")
+        return known, known.weak_prediction
+    if known.weak_prediction is not None:
+        warn(
+            f"weak_prediction in {known.source} is not used: the router was fitted without one, on the argmax of the "
+            "pooled posterior",
+            GainrouteWarning,
+            stacklevel=2,
+        )
+    return known, None
 
 
 # ---- inside -------------------------------------------------------------------------------------
@@ -285,17 +295,6 @@ def _read_joined(paths: Sequence[PathLike], labels: PathLike | None, on: str, na
     found = read_party_files(joined[len(joined) - len(paths) :], on, names)
     known = {} if labels is None else read_known(joined[0])
     return Outcomes(**found, **(known | {"ids": ids}), source=", ".join(map(str, files)))
-
-
-def _write_npz(arrays: Mapping[str, Any], path: PathLike) -> None:
-    """Write arrays; those of objects (labels and None) become texts or integers, read without running code."""
-    plain = {name: np.asarray(value) for name, value in arrays.items()}
-    for name, value in plain.items():
-        if value.dtype == object:
-            numbers = all(v is None or (isinstance(v, int) and v >= 0) for v in value.tolist())
-            texts = ["" if v is None else str(v) for v in value.tolist()]
-            plain[name] = np.array([int(text or -1) for text in texts] if numbers else texts)
-    write_npz(path, plain)
 
 
 def _some(values: Any, most: int = 6) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gainroute._util.files import write_bytes
-from gainroute.errors import DataError, MissingExtraError
+from gainroute._util.files import write_bytes, write_npz
+from gainroute.errors import DataError, GainrouteError, MissingExtraError
 from gainroute.routing.types import BoolArray, FloatArray
 
-__all__ = ["ColumnTable", "PathLike", "file_format", "read_table", "write_parquet"]
+__all__ = [
+    "ColumnTable", "PathLike", "arrow_table", "file_format", "naming_parquet_damage", "read_table", "write_parquet",
+    "write_plain_npz",
+]  # fmt: skip
 
 PathLike = str | os.PathLike[str]
 LAST_CHARACTER = 0x10FFFF  # of Unicode
@@ -34,6 +38,14 @@ class ColumnTable:
     columns: Mapping[str, Any]  # numpy arrays of any shape (`.npz`), or pyarrow columns of one length (Parquet)
     names: tuple[str, ...]  # everything the file holds, read or not
     metadata: Mapping[str, str] = field(default_factory=dict)  # texts by name, next to the columns of a Parquet file
+    first_row: int = 0  # of the file, for messages: a piece of a table has its rows from here on
+
+    @classmethod
+    def from_arrow(cls, table: Any, source: str, first_row: int = 0) -> ColumnTable:
+        """The columns of a pyarrow table; `source` is the file or whatever else messages should name."""
+        metadata = {key.decode(): text.decode(errors="replace") for key, text in (table.schema.metadata or {}).items()}
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+        return cls(source, "parquet", columns, tuple(table.column_names), metadata, first_row)
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
@@ -121,18 +133,25 @@ class ColumnTable:
         if hasattr(array, "chunks"):  # an old pyarrow returns a chunked array of one chunk
             array = array.chunk(0)
         present = array.is_valid().to_numpy(zero_copy_only=False)
-        kept = array.drop_null()
-        lengths = np.unique(pc.list_value_length(kept).to_numpy(zero_copy_only=False))
-        if len(lengths) > 1:
-            found = ", ".join(map(str, lengths[:5]))
-            raise DataError(f"{self.source}: the lists of {name} have {found} entries; all need the same number")
+        kept = array.drop_null() if array.null_count else array
+        lengths = pc.list_value_length(kept).to_numpy(zero_copy_only=False)
+        size = int(lengths[0]) if len(kept) else max(getattr(array.type, "list_size", 0), 0)
+        if (lengths != size).any():
+            found = ", ".join(map(str, np.unique(lengths)[:5]))
+            row = self.first_row + int(np.flatnonzero(present)[np.flatnonzero(lengths != size)[0]])
+            raise DataError(
+                f"{self.source}: the lists of {name} have {found} entries, row {row} is the first to differ; all need "
+                "the same number"
+            )
         values = kept.flatten().to_numpy(zero_copy_only=False)
         if len(kept) and values.dtype.kind not in "fiu":
             kind = kept.type.value_type
             raise DataError(f"{self.source}: {name} holds lists of {kind}; one list of numbers per row is needed")
         dtype = values.dtype if values.dtype.kind == "f" else np.float64
-        filled = np.full((len(present), int(lengths[0]) if len(kept) else 0), np.nan, dtype=dtype)
-        filled[present] = values.reshape(len(kept), filled.shape[1])
+        if len(kept) == len(array):
+            return values.astype(dtype).reshape(len(kept), size), present
+        filled = np.full((len(present), size), np.nan, dtype=dtype)
+        filled[present] = values.reshape(len(kept), size)
         return filled, present
 
     def take(self, rows: Sequence[int]) -> ColumnTable:
@@ -204,10 +223,19 @@ def _read_parquet(path: PathLike, only: Collection[str] | None) -> ColumnTable:
         import pyarrow.parquet as pq
     except ImportError:
         raise MissingExtraError("reading Parquet", "parquet") from None
+    with naming_parquet_damage(path), pq.ParquetFile(path) as file:
+        names = tuple(file.schema_arrow.names)
+        table = file.read(None if only is None else [name for name in names if name in only])
+    return replace(ColumnTable.from_arrow(table, str(path)), names=names)
+
+
+@contextmanager
+def naming_parquet_damage(path: PathLike) -> Iterator[None]:
+    """Raise DataError, which names the file, for whatever pyarrow raises in this block while it reads the file."""
     try:
-        with pq.ParquetFile(path) as file:
-            names = tuple(file.schema_arrow.names)
-            table = file.read(None if only is None else [name for name in names if name in only])
+        yield
+    except GainrouteError:
+        raise
     except Exception as error:  # ArrowException, OSError, and whatever damage leads to
         if "lists to be of size" in str(error):  # pyarrow before 26, on null in a column of fixed-size lists
             raise DataError(
@@ -215,26 +243,48 @@ def _read_parquet(path: PathLike, only: Collection[str] | None) -> ColumnTable:
                 "pyarrow ≥ 26, or write a plain list column"
             ) from error
         raise DataError(f"{path} is not a Parquet file, or truncated ({error}); write it again") from error
-    metadata = {key.decode(): value.decode(errors="replace") for key, value in (table.schema.metadata or {}).items()}
-    columns = dict(zip(table.column_names, table.columns, strict=True))
-    return ColumnTable(str(path), "parquet", columns, names, metadata)
 
 
 def write_parquet(path: PathLike, columns: Mapping[str, Any]) -> None:
-    """Write arrays as one Parquet table: (N, K) as a list column, a single number repeated in every row."""
+    """Write arrays as one Parquet table, as `arrow_table` builds it."""
     try:
-        import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise MissingExtraError("writing Parquet", "parquet") from None
-    n = max(len(v) for v in columns.values() if np.ndim(v))
+    out = io.BytesIO()
+    pq.write_table(arrow_table(columns), out)
+    write_bytes(path, out.getvalue())
+
+
+def write_plain_npz(arrays: Mapping[str, Any], path: PathLike) -> None:
+    """Write arrays; those of objects (labels and None) become texts or integers, read without running code."""
+    plain = {name: np.asarray(value) for name, value in arrays.items()}
+    for name, value in plain.items():
+        if value.dtype == object:
+            numbers = all(v is None or (isinstance(v, int) and v >= 0) for v in value.tolist())
+            texts = ["" if v is None else str(v) for v in value.tolist()]
+            plain[name] = np.array([int(text or -1) for text in texts] if numbers else texts)
+    write_npz(path, plain)
+
+
+def arrow_table(columns: Mapping[str, Any]) -> Any:
+    """Build a pyarrow table: (N, K) becomes a list column, a single number is repeated in every row.
+
+    Numbers become 64-bit numbers. Columns of pyarrow stay as they are.
+    """
+    import pyarrow as pa
+
+    own = (pa.Array, pa.ChunkedArray)
+    n = max(len(v) for v in columns.values() if isinstance(v, own) or np.ndim(v))
     table = {}
     for name, value in columns.items():
-        array = np.asarray(value)
+        if isinstance(value, own):
+            table[name] = value
+            continue
+        array = np.full(n, value) if np.ndim(value) == 0 else np.asarray(value)
         if array.ndim == 2:
             table[name] = pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), array.shape[1])
         else:
-            table[name] = pa.array((np.full(n, value) if array.ndim == 0 else array).tolist())
-    out = io.BytesIO()
-    pq.write_table(pa.table(table), out)
-    write_bytes(path, out.getvalue())
+            wide: Any = {"b": np.bool_, "i": np.int64, "f": np.float64}.get(array.dtype.kind)
+            table[name] = pa.array(array.tolist() if wide is None else array.astype(wide, copy=False))
+    return pa.table(table)
