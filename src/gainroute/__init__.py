@@ -26,6 +26,7 @@ from gainroute.routing.calibrate import (
     fit_temperature,
     identity_calibration,
 )
+from gainroute.routing.certify import Guarantee, kept_error_threshold
 from gainroute.routing.decide import calibration_threshold, certified_threshold
 from gainroute.routing.partial import PartialDecision, PartialEscalation
 from gainroute.routing.payload import communication_cost
@@ -74,6 +75,7 @@ __all__ = [
     "Explanation",
     "GainrouteError",
     "GainrouteWarning",
+    "Guarantee",
     "IdentityCalibrator",
     "LearnedGainRouter",
     "LogLinearPool",
@@ -105,6 +107,7 @@ __all__ = [
     "fit_log_linear",
     "fit_temperature",
     "identity_calibration",
+    "kept_error_threshold",
     "load",
     "open_run",
     "pool_mean",

@@ -215,11 +215,15 @@ def test_feedback_without_a_probability_of_its_own_has_the_share_of_its_route():
     assert set(mixed[:400]) == {0.25}
 
 
-def test_a_certified_threshold_cannot_be_certified_by_a_log():
-    router = gr.ExpectedGainRouter(0.2, threshold="certified", folds=4).fit(FITTED.local, FITTED.labels, FITTED.strong)
-    with pytest.warns(GainrouteWarning, match="cannot certify a budget"):
-        new = recalibrate(router, logged(world(1500, 2, 4, 3), router=router))
-    assert new.threshold == "cross-fitted"
+@pytest.mark.parametrize("settings", [{"threshold": "certified"}, {"threshold": "certified-error", "kept_error": 0.6}])
+def test_a_certified_threshold_cannot_be_certified_by_a_log(settings):
+    router = gr.ExpectedGainRouter(0.2, folds=4, **settings).fit(FITTED.local, FITTED.labels, FITTED.strong)
+    log = logged(world(1500, 2, 4, 3), router=router)
+    with pytest.warns(
+        GainrouteWarning, match=f'cannot certify a budget or an error: .* instead of "{router.threshold}"'
+    ):
+        new = recalibrate(router, log)
+    assert (new.threshold, new.kept_error, new.guarantee_) == ("cross-fitted", None, None)
 
 
 # ---- the shadow ---------------------------------------------------------------------------------

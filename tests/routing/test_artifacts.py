@@ -26,6 +26,8 @@ ROUTERS = {
     "default": gr.ExpectedGainRouter(0.3),
     "paper": gr.ExpectedGainRouter.paper(0.3),
     "certified": gr.ExpectedGainRouter(0.3, threshold="certified"),
+    "certified error": gr.ExpectedGainRouter(threshold="certified-error", kept_error=0.4),
+    "certified both": gr.ExpectedGainRouter(0.9, threshold="certified-both", kept_error=0.4),
     "temperature": gr.ExpectedGainRouter(0.3, calibration="temperature"),
     "none": gr.ExpectedGainRouter(0.3, calibration="none"),
     "utility": gr.ExpectedGainRouter(0.3, utility=np.random.default_rng(0).normal(size=(4, 4))),
@@ -63,6 +65,7 @@ def test_a_loaded_router_answers_the_same(name, tmp_path):
         assert loaded.threshold_for(budget) == router.threshold_for(budget)
     np.testing.assert_array_equal(loaded.threshold_scores_.weak_right, router.threshold_scores_.weak_right)
     assert loaded.expected_rate_ == router.expected_rate_
+    assert loaded.guarantee_ == router.guarantee_
 
 
 def test_defer_own_labels_and_own_weak_answers_survive(tmp_path):
@@ -139,6 +142,10 @@ def test_truncated_and_damaged_artifacts(tmp_path):
     save_file(tensors, path, metadata={**header, "version": "3"})
     with pytest.raises(ArtifactVersionError, match="format version '3', this gainroute reads up to 2; upgrade"):
         gr.load(path)
+    part = {"guarantee.threshold": np.array(0.1), "guarantee.budget": np.array(0.2)}
+    save_file(tensors | part, path, metadata=header)
+    with pytest.raises(NotAnArtifactError, match="damaged"):
+        gr.load(path)
     del tensors["confusion"]
     save_file(tensors, path, metadata=header)
     with pytest.raises(NotAnArtifactError, match=r"damaged.*confusion"):
@@ -171,6 +178,7 @@ def test_artifacts_of_earlier_versions_answer_as_they_did(name):
     router = gr.load(COMMITTED / f"{name}-0.1.0.safetensors")
     expected = load_file(COMMITTED / f"{name}-0.1.0.expected.safetensors")
     assert router.tied_share_ == 0
+    assert router.guarantee_ is None
     decision = router.route(expected["local_posteriors"])
     np.testing.assert_allclose(decision.score, expected["score"], rtol=0, atol=1e-12)
     np.testing.assert_array_equal(decision.escalate, expected["escalate"])

@@ -97,7 +97,10 @@ def test_strong_predictions_outside_the_classes():
         ({"budget": -0.1}, "budget is -0.1"),
         ({"budget": float("nan")}, "budget is nan"),
         ({"budget": "much"}, "budget is 'much'"),
-        ({"threshold": "guess"}, "threshold is 'guess'; allowed are 'calibration', 'cross-fitted', 'certified'"),
+        (
+            {"threshold": "guess"},
+            "threshold is 'guess'; allowed are 'calibration', 'cross-fitted', 'certified', 'certified-error'",
+        ),
         ({"confidence": 2}, "confidence is 2"),
         ({"folds": 1}, "folds is 1"),
         ({"min_gain": "none"}, "min_gain is 'none'"),

@@ -77,13 +77,14 @@ def recalibrate(
     expected = calibrated @ np.diagonal(pipeline.answer.confusion)
     strong_right = np.where(labelled.strong >= 0, labelled.strong == labelled.labels, expected)
     settings = router.settings()
-    if settings["threshold"] == "certified":
-        settings["threshold"] = "cross-fitted"
+    if stages.threshold.certifies:
         warnings.warn(
-            'a log cannot certify a budget: the new router has threshold="cross-fitted" instead of "certified"',
+            'a log cannot certify a budget or an error: the new router has threshold="cross-fitted" instead of '
+            f'"{settings["threshold"]}"',
             GainrouteWarning,
             stacklevel=2,
         )
+        settings |= {"threshold": "cross-fitted", "kept_error": None}
     made = type(router)(**settings)
     made._set(
         pipeline=pipeline,

@@ -24,6 +24,7 @@ from gainroute._util.registry import Registry
 from gainroute.errors import ArtifactError, ArtifactVersionError, NotAnArtifactError, SettingError
 from gainroute.routing.answer import FinalAnswer
 from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibrator, IdentityCalibrator, TemperatureCalibrator
+from gainroute.routing.certify import Guarantee
 from gainroute.routing.learned_gain import LearnedGainScore
 from gainroute.routing.party_statistics import PartyStatistics
 from gainroute.routing.pipeline import Pipeline
@@ -96,6 +97,8 @@ def save(router: Router, path: str | os.PathLike[str], *, provenance: Provenance
     _flatten("threshold_scores", router.threshold_scores_, tensors)
     if router.party_statistics_ is not None:
         _flatten("party_statistics", router.party_statistics_, tensors)
+    if router.guarantee_ is not None:
+        _flatten("guarantee", router.guarantee_, tensors)
     parts: dict[str, Any] = {
         "pool": pipeline.pool,
         "calibrator": pipeline.calibrate,
@@ -274,6 +277,7 @@ def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
         ),
         threshold=float(tensors["threshold"]),
         tied_share=float(tensors.get("tied_share", 0.0)),
+        guarantee=_unflatten("guarantee", Guarantee, tensors) if "guarantee.threshold" in tensors else None,
     )
     return router
 
@@ -286,6 +290,8 @@ def _check_parts(router: Router) -> None:
     lengths = {np.shape(value) for value in vars(scores).values()}
     if len(lengths) != 1 or len(lengths.pop()) != 1:
         raise ValueError("the scores of the threshold differ in length")
+    if router._guarantee is not None and not router._guarantee.text:  # the text needs all numbers
+        raise ValueError("the guarantee is not whole")
     if not isinstance(router.own_weak_prediction_, bool):
         raise TypeError(f"own_weak_prediction is {router.own_weak_prediction_!r}")
     if not all(isinstance(text, str) for pair in router.provenance_.models.items() for text in pair):

@@ -12,6 +12,7 @@ from scipy.special import bdtr, betaincinv
 
 from gainroute._util.arrays import shown
 from gainroute.errors import SettingError, ShapeError, TooFewSamplesError
+from gainroute.routing.certify import Guarantee, certify_kept_error, check_kept_error
 from gainroute.routing.inputs import as_weights, check_fraction
 from gainroute.routing.samples import Samples
 from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, ThresholdScores
@@ -24,6 +25,7 @@ __all__ = [
     "Turns",
     "calibration_threshold",
     "certified_threshold",
+    "check_promise",
     "check_rule",
     "escalate",
     "escalate_ties",
@@ -35,10 +37,11 @@ __all__ = [
     "uniform_of",
 ]
 
-ThresholdRule = Literal["calibration", "cross-fitted", "certified"]
+ThresholdRule = Literal["calibration", "cross-fitted", "certified", "certified-error", "certified-both"]
 Turns = dict[float, int]  # how many equal samples have been decided, by the hash of their posteriors
 OwnRule = Callable[[ThresholdScores, float], float]
-THRESHOLD_RULES = ("calibration", "cross-fitted", "certified")
+CERTIFIED = ("certified", "certified-error", "certified-both")
+THRESHOLD_RULES = ("calibration", "cross-fitted", *CERTIFIED)
 BUDGET_REMEDY = "the share of samples that may be escalated, such as 0.2"
 
 
@@ -96,6 +99,18 @@ def check_rule(threshold: Any) -> ThresholdRule | float | OwnRule:
     )
 
 
+def check_promise(kept_error: float | None, threshold: ThresholdRule | float | OwnRule) -> float | None:
+    """Check α for a rule: one that certifies the kept error needs it, no other may have it."""
+    if threshold in ("certified-error", "certified-both"):
+        return check_kept_error(kept_error)
+    if kept_error is not None:
+        raise SettingError(
+            f"kept_error is {shown(kept_error)}, but threshold={shown(threshold)} promises nothing about it; use "
+            'threshold="certified-error" or "certified-both", or leave kept_error out'
+        )
+    return None
+
+
 @dataclass(frozen=True)
 class Threshold:
     """How τ is found; see `Router` for what each setting means."""
@@ -105,27 +120,51 @@ class Threshold:
     min_gain: float | None = None
     folds: int = 20
     seed: int = 0
+    kept_error: float | None = None
+
+    @property
+    def certifies(self) -> bool:
+        """Whether τ comes with a guarantee."""
+        return self.rule in CERTIFIED
 
     @property
     def cross_fits(self) -> bool:
         """Whether τ is computed from out-of-fold scores."""
-        return self.rule not in ("calibration", "certified")
+        return self.rule != "calibration" and not self.certifies
 
     def split(self, samples: Samples) -> tuple[Samples, Samples | None]:
-        """The samples to fit the router on, and for "certified" the other half, which only sets τ."""
-        if self.rule != "certified":
+        """The samples to fit the router on, and for a rule that certifies the other half, which only sets τ."""
+        if not self.certifies:
             return samples, None
         order = np.random.default_rng(self.seed).permutation(len(samples))
         half = len(samples) // 2
         if not half:
-            raise TooFewSamplesError('threshold="certified" needs two halves, there is one sample; add samples')
+            raise TooFewSamplesError(f'threshold="{self.rule}" needs two halves, there is one sample; add samples')
         return samples.take(np.sort(order[:half])), samples.take(np.sort(order[half:]))
 
+    def certify(self, scores: ThresholdScores, fitted_on: ThresholdScores | None, budget: float) -> Guarantee | None:
+        """The guarantee of a router that has just been fitted, with its τ; None for a rule that gives none.
+
+        The `scores` are those of the held-out half, `fitted_on` those of the other half, which says what to try.
+        """
+        if not self.certifies:
+            return None
+        if self.rule == "certified":
+            found = self.find(scores, budget)
+            kept = ~escalate(scores.score, found)
+            counts = len(kept), int(kept.sum()), int((kept & ~scores.weak_right).sum())
+            return Guarantee(self.confidence, found, *counts, budget=budget)
+        assert fitted_on is not None and self.kept_error is not None  # noqa: S101, PT018 (checked by `Router`)
+        within = budget if self.rule == "certified-both" else None
+        return certify_kept_error(
+            scores, fitted_on, self.kept_error, self.confidence, budget=within, min_gain=self.min_gain
+        )
+
     def find(self, scores: ThresholdScores, budget: float) -> float:
-        """τ for a budget; a rule that is a number is not consulted."""
+        """τ for a budget; a rule that is a number is not consulted, and nothing is promised about the kept error."""
         if callable(self.rule):
             found = float(self.rule(scores, budget))
-        elif self.rule == "certified":
+        elif self.rule in ("certified", "certified-both"):
             found = certified_threshold(scores.score, budget, self.confidence)
         else:
             found = calibration_threshold(scores.score, budget, scores.weight)

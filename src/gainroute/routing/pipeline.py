@@ -16,7 +16,7 @@ from gainroute.errors import ShapeError, TooFewSamplesError
 from gainroute.routing.answer import BlendingPool, FinalAnswer, best_answer, crossfit_blend, with_strong_answers
 from gainroute.routing.calibrate import stratified_folds, unseen_classes, warn_unseen
 from gainroute.routing.decide import Threshold, ranks_among, scores_at_ranks
-from gainroute.routing.inputs import as_utility
+from gainroute.routing.inputs import as_utility, check_posteriors
 from gainroute.routing.reliability import Shrinkage, estimate_confusion
 from gainroute.routing.samples import Samples
 from gainroute.routing.types import (
@@ -108,6 +108,38 @@ class Pipeline:
         present = None if known.all() else known
         return _round_one(pooled, self.calibrate, self.answer.utility, pooled[None], weak_prediction, present)
 
+    def scored_round_one(
+        self,
+        local: FloatArray,
+        weak_prediction: IntArray | None = None,
+        present: BoolArray | None = None,
+        *,
+        checked: bool = False,
+    ) -> tuple[FloatArray, RoundOne]:
+        """Scores (N,) and Round 1 of posteriors, block by block; those that are not `checked` are checked."""
+
+        def block(part: slice) -> tuple[FloatArray, RoundOne]:
+            # A block is computed alike whether or not other blocks lack a party.
+            mask = None if present is None or present[:, part].all() else present[:, part]
+            if not checked:
+                check_posteriors(local[:, part], mask, first_row=part.start)
+            at = self.round_one(local[:, part], None if weak_prediction is None else weak_prediction[part], mask)
+            return self.scores(at), at
+
+        n, rows = local.shape[1], block_rows(local.shape[2])
+        if n <= rows:
+            score, at = block(slice(0, n))
+            answer, pooled, calibrated = at.weak_prediction, at.pooled, at.calibrated
+        else:
+            k = len(self.answer.confusion)
+            score, answer = np.empty(n), np.empty(n, dtype=np.int64)
+            pooled, calibrated = np.empty((n, k)), np.empty((n, k))
+            for first in range(0, n, rows):
+                part = slice(first, first + rows)
+                score[part], at = block(part)
+                answer[part], pooled[part], calibrated[part] = at.weak_prediction, at.pooled, at.calibrated
+        return score, RoundOne(pooled[None] if self.pooled_only else local, pooled, answer, calibrated)
+
     def scores(self, round_one: RoundOne) -> FloatArray:
         """Score samples, (N,), and refuse a score that is not one number per sample."""
         values = np.asarray(self.score(round_one), dtype=np.float64)
@@ -141,8 +173,13 @@ def _round_one(
     return RoundOne(local, pooled, answer, calibrated)
 
 
-def fit_stages(stages: Stages, samples: Samples, progress: Progress | None = None) -> tuple[Pipeline, ThresholdScores]:
-    """Fit all stages, and score the samples from which the threshold is computed."""
+def fit_stages(
+    stages: Stages, samples: Samples, progress: Progress | None = None
+) -> tuple[Pipeline, ThresholdScores, ThresholdScores | None]:
+    """Fit all stages, and score the samples from which the threshold is computed.
+
+    Where these are held out, the scores of those that fitted the stages are returned as well.
+    """
     steps = progress or Progress()
     steps.start("fit", 2 + stages.threshold.folds * stages.threshold.cross_fits)
     utility = as_utility(stages.utility, samples.local.shape[2])
@@ -155,8 +192,9 @@ def fit_stages(stages: Stages, samples: Samples, progress: Progress | None = Non
     steps.advance("blend")
     pipeline, round_one = fit_pipeline(stages, fitted_on, blend=blend)
     steps.advance("calibration")
-    scored = fitted_on
+    scored, fitted_scores = fitted_on, None
     if held_out is not None:
+        fitted_scores = _threshold_scores(fitted_on, pipeline.scores(round_one), round_one.weak_prediction)
         scored = with_strong_answers(held_out, utility, blend)
         round_one = pipeline.round_one(scored.local, scored.weak_prediction)
     score, weak = pipeline.scores(round_one), round_one.weak_prediction
@@ -166,8 +204,12 @@ def fit_stages(stages: Stages, samples: Samples, progress: Progress | None = Non
     if stages.pooled_only and blend is not None:  # the router passes it the pooled posterior
         pipeline = replace(pipeline, answer=replace(pipeline.answer, blend=blend.blend))
     warn_unseen(unseen_classes(fitted_on.labels, len(pipeline.answer.confusion), fitted_on.weight))
-    right = weak == scored.labels, scored.strong_prediction == scored.labels
-    return pipeline, ThresholdScores(score, scored.weight, *right)
+    return pipeline, _threshold_scores(scored, score, weak), fitted_scores
+
+
+def _threshold_scores(samples: Samples, score: FloatArray, weak_prediction: IntArray) -> ThresholdScores:
+    right = weak_prediction == samples.labels, samples.strong_prediction == samples.labels
+    return ThresholdScores(score, samples.weight, *right)
 
 
 def fit_pipeline(

@@ -18,21 +18,23 @@ from gainroute._util.parameters import Settings
 from gainroute._util.progress import Progress
 from gainroute.errors import InputError, NotFittedError, SettingError
 from gainroute.routing.calibrate import identity_calibration
+from gainroute.routing.certify import Guarantee
 from gainroute.routing.decide import (
     BUDGET_REMEDY,
     OwnRule,
     Threshold,
     ThresholdRule,
     Turns,
+    check_promise,
     check_rule,
     escalate,
     escalate_ties,
     expected_rate,
 )
-from gainroute.routing.inputs import as_local_posteriors, as_present, check_folds, check_fraction, check_posteriors
+from gainroute.routing.inputs import as_local_posteriors, as_present, check_folds, check_fraction
 from gainroute.routing.labels import Labels, as_classes
 from gainroute.routing.party_statistics import PartyStatistics
-from gainroute.routing.pipeline import Pipeline, Stages, block_rows, fit_stages
+from gainroute.routing.pipeline import Pipeline, Stages, fit_stages
 from gainroute.routing.pool import mean_over_parties
 from gainroute.routing.reliability import Shrinkage
 from gainroute.routing.samples import as_samples
@@ -70,11 +72,15 @@ class Router(Settings):
         How τ is found. "cross-fitted" (default): the quantile of out-of-fold scores, carried over to the scale of the
         final fit by their ranks, so that the rate holds on new data. "calibration": the paper's quantile of in-sample
         scores. "certified": the true rate exceeds B with probability at most 1 − `confidence`; half of the samples
-        fit the router, the other half only sets τ (see `gainroute.certified_threshold` for what voids it). A number is
-        τ itself. A function of your own is called with the out-of-fold scores (`threshold_scores_`) and B, and
-        returns τ.
-    confidence
-        For "certified".
+        fit the router, the other half only sets τ (see `gainroute.certified_threshold` for what voids it).
+        "certified-error": of the answers that are kept (not escalated), more than `kept_error` are wrong with
+        probability at most 1 − `confidence`, with as few escalations as that takes; B is not used. One half says which
+        thresholds to try, the other tests them (see `gainroute.kept_error_threshold`). "certified-both": that, and a
+        rate of at most B, together with probability `confidence`. `fit` raises an error if a promise cannot be had, and
+        says which could. A number is τ itself. A function of your own is called with the out-of-fold scores
+        (`threshold_scores_`) and B, and returns τ.
+    confidence, kept_error
+        For "certified…".
     min_gain
         τ is never below it; 0 means "never pay for an expected loss". It overrides the budget, even B = 1.
     folds
@@ -92,6 +98,8 @@ class Router(Settings):
         Share of the samples with a score of exactly τ that are escalated; 0 unless the rule is "cross-fitted".
     threshold_scores_
         The scores from which τ was computed, each with whether the weak and the strong answer were right.
+    guarantee_
+        What a "certified…" threshold promises (`gainroute.Guarantee`); None at any other τ, and in earlier files.
     n_parties_, n_classes_
         M and K.
     party_statistics_
@@ -119,9 +127,11 @@ class Router(Settings):
         folds: int = 20,
         seed: int = 0,
         classes: Sequence[Any] | LabelArray | None = None,
+        kept_error: float | None = None,
     ) -> None:
         self.budget = check_fraction(budget, "budget", BUDGET_REMEDY)
         self.threshold = check_rule(threshold)
+        self.kept_error = check_promise(kept_error, self.threshold)
         self.confidence = check_fraction(confidence, "confidence", "such as 0.95")
         if min_gain is not None and not isinstance(min_gain, (int, float, np.integer, np.floating)):
             raise SettingError(f"min_gain is {shown(min_gain)}; a number is needed (0 never pays for a loss), or None")
@@ -160,7 +170,7 @@ class Router(Settings):
             fit_pool=self.fit_pool,
             fit_calibrator=self.fit_calibrator,
             fit_score=self.fit_score,
-            threshold=Threshold(self.threshold, self.confidence, self.min_gain, self.folds, self.seed),
+            threshold=Threshold(self.threshold, self.confidence, self.min_gain, self.folds, self.seed, self.kept_error),
             shrinkage=self.shrinkage,
         )
 
@@ -218,7 +228,7 @@ class Router(Settings):
             extra_columns=self.extra_columns,
             check_class_order=check_class_order,
         )
-        pipeline, scores = fit_stages(self.stages(), samples, progress)
+        pipeline, scores, fitted_scores = fit_stages(self.stages(), samples, progress)
         self._set(
             pipeline=pipeline,
             scores=scores,
@@ -227,6 +237,7 @@ class Router(Settings):
             own_weak_prediction=samples.weak_prediction is not None,
             provenance=Provenance(),
             party_statistics=PartyStatistics.of(samples.local, samples.weight),
+            fitted_scores=fitted_scores,
         )
         return self
 
@@ -266,21 +277,9 @@ class Router(Settings):
             )
         weak = None if weak_prediction is None else self._labels.encode(weak_prediction, "weak_prediction", n)
         mask = as_present(present, local.shape[:2])
-        rows = block_rows(k)
-        if n <= rows:
-            score, answer, pooled, calibrated = self._route_block(local, weak, mask, checked)
-        else:
-            score, answer = np.empty(n), np.empty(n, dtype=np.int64)
-            pooled, calibrated = np.empty((n, self.n_classes_)), np.empty((n, self.n_classes_))
-            for first in range(0, n, rows):
-                part = slice(first, first + rows)
-                own = None if weak is None else weak[part]
-                there = None if mask is None else mask[:, part]
-                routed = self._route_block(local[:, part], own, there, checked, first)
-                score[part], answer[part], pooled[part], calibrated[part] = routed
+        score, at = self._pipeline.scored_round_one(local, weak, mask, checked=checked)
         incomplete = np.zeros(n, dtype=bool) if mask is None else np.logical_not(np.all(mask, axis=0))
-        seen = pooled[None] if self.pooled_only else local
-        return self._decision(score, RoundOne(seen, pooled, answer, calibrated), incomplete, turns)
+        return self._decision(score, at, incomplete, turns)
 
     def _decision(self, score: FloatArray, at: RoundOne, incomplete: BoolArray, turns: Turns | None = None) -> Decision:
         escalated = escalate(score, self.threshold_)
@@ -321,7 +320,7 @@ class Router(Settings):
         return self.answer(everything, strong_posterior).prediction
 
     def threshold_for(self, budget: float) -> float:
-        """τ for another budget, computed from the same calibration scores by the same rule."""
+        """τ for another budget, computed from the same calibration scores by the same rule; without a guarantee."""
         self._check_fitted()
         return self.stages().threshold.find(self.threshold_scores_, budget)
 
@@ -354,6 +353,12 @@ class Router(Settings):
         self._check_fitted()
         return expected_rate(self.threshold_scores_, self.threshold_, self.tied_share_)
 
+    @property
+    def guarantee_(self) -> Guarantee | None:
+        """What is promised at τ, and with which confidence; None if nothing is, or τ is not that of the fit."""
+        self._check_fitted()
+        return self._guarantee if self._guarantee and self._guarantee.threshold == self.threshold_ else None
+
     # ---- inside ---------------------------------------------------------------------------------
 
     def _set(
@@ -366,10 +371,17 @@ class Router(Settings):
         own_weak_prediction: bool,
         provenance: Provenance,
         party_statistics: PartyStatistics | None,
+        fitted_scores: ThresholdScores | None = None,
         threshold: float | None = None,
         tied_share: float = 0.0,
+        guarantee: Guarantee | None = None,
     ) -> None:
         """Set everything that was fitted at once: a router is fitted or it is not."""
+        if threshold is None:  # first: it may refuse
+            rule = self.stages().threshold
+            guarantee = rule.certify(scores, fitted_scores, self.budget)
+            threshold = rule.first(scores, self.budget) if guarantee is None else guarantee.threshold
+            tied_share = rule.tied_share(scores, threshold, self.budget)
         self._pipeline = pipeline
         self._labels = Labels(classes, self.classes)
         self.threshold_scores_ = scores
@@ -378,21 +390,7 @@ class Router(Settings):
         self.own_weak_prediction_ = own_weak_prediction
         self.provenance_ = provenance
         self.party_statistics_ = party_statistics
-        if threshold is None:
-            rule = self.stages().threshold
-            threshold = rule.first(scores, self.budget)
-            tied_share = rule.tied_share(scores, threshold, self.budget)
-        self.threshold_, self.tied_share_ = threshold, tied_share
-
-    def _route_block(
-        self, local: FloatArray, weak: IntArray | None, present: BoolArray | None, checked: bool, first: int = 0
-    ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
-        # A block is computed alike whether or not other blocks lack a party.
-        present = None if present is None or present.all() else present
-        if not checked:
-            check_posteriors(local, present, first_row=first)
-        at = self._pipeline.round_one(local, weak, present)
-        return self._pipeline.scores(at), at.weak_prediction, at.pooled, at.calibrated
+        self.threshold_, self.tied_share_, self._guarantee = threshold, tied_share, guarantee
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "threshold_"):

@@ -141,7 +141,7 @@ class ExpectedGainRouter(CalibratingRouter):
 
     Parameters
     ----------
-    budget, threshold, confidence, min_gain, folds, seed, classes
+    budget, threshold, confidence, min_gain, folds, seed, classes, kept_error
         See `Router`.
     calibration, lam, eps
         How P(y = k | pooled) is estimated; see `CalibratingRouter`.
@@ -202,6 +202,7 @@ class ExpectedGainRouter(CalibratingRouter):
         folds: int = 20,
         seed: int = 0,
         classes: Sequence[Any] | LabelArray | None = None,
+        kept_error: float | None = None,
     ) -> None:
         super().__init__(
             budget,
@@ -214,6 +215,7 @@ class ExpectedGainRouter(CalibratingRouter):
             folds=folds,
             seed=seed,
             classes=classes,
+            kept_error=kept_error,
         )
         self.shrinkage = one_of(shrinkage, "shrinkage", SHRINKAGE)
         self.pooling = _check_stage(pooling, POOLS)
