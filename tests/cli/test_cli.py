@@ -152,6 +152,18 @@ def test_fit_in_json_agrees_with_the_library(folder: Path) -> None:
     assert result["strong_accuracy"] == pytest.approx((data["strong_prediction"] == data["labels"]).mean())
 
 
+def test_fit_prints_the_guarantee(folder: Path) -> None:
+    args = ("fit", folder / "calib.npz", "--out", folder / "r.safetensors", "--kept-error", "0.2")
+    done = run(*args, "--threshold", "certified-error", "--confidence", "0.9")
+    promised = gr.load(folder / "r.safetensors").guarantee_
+    assert f"guarantee        {promised.text}\n" in done.stdout
+    assert "(budget" not in done.stdout
+    result = parsed(*args, "--threshold", "certified-both", "--budget", "0.99")
+    assert (result["guarantee"]["budget"], result["guarantee"]["kept_error"]) == (0.99, 0.2)
+    assert "promises nothing" in refused(*args)
+    assert "cannot both be certified" in refused(*args, "--threshold", "certified-both", "--budget", "0.001")
+
+
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
@@ -273,6 +285,31 @@ def test_plan_in_json_agrees_with_the_library_and_draws_only_if_asked(folder: Pa
     assert at["cost"] == pytest.approx(0.9)
     assert parsed(*args, "--figure", folder / "pictures" / "p.svg")["figure"] == str(folder / "pictures" / "p.svg")
     assert (folder / "pictures" / "p.svg").exists()
+
+
+def test_plan_certifies_the_error_of_kept_answers(folder: Path) -> None:
+    args = ("plan", folder / "router.safetensors", folder / "holdout.npz")
+    result = parsed(*args, "--kept-error", "0.2", "--confidence", "0.9")
+    promised, data = result["guarantee"], draw(300, seed=1)
+    decision = gr.load(folder / "router.safetensors").route(data["local_posteriors"])
+    kept = decision.score <= float(promised["threshold"])
+    wrong = (decision.weak_prediction != data["labels"])[kept].sum()
+    assert (promised["kept"], promised["wrong"], promised["samples"]) == (kept.sum(), wrong, 300)
+    assert result["kept_error"]["rate"] == pytest.approx(1 - kept.mean())
+    assert result["no_guarantee"] is None
+    both = parsed(*args, "--kept-error", "0.2", "--max-budget", "0.99")["guarantee"]
+    assert (both["budget"], both["kept_error"], both["confidence"]) == (0.99, 0.2, 0.95)
+    assert (
+        f"Kept error: {100 * (1 - kept.mean()):.3g}" in run(*args, "--kept-error", "0.2", "--confidence", "0.9").stdout
+    )
+    none = parsed(*args, "--kept-error", "0.001")
+    assert (none["guarantee"], none["kept_error"]) == (None, None)
+    assert "2995 kept ones are needed" in none["no_guarantee"]
+    assert "Kept error: a kept error of 0.02 cannot be certified" in run(*args, "--kept-error", "0.02").stdout
+    assert "--max-budget needs --kept-error" in refused(*args, "--max-budget", "0.3")
+    saved = folder / "promise.safetensors"
+    run("fit", folder / "calib.npz", "--out", saved, "--threshold", "certified-error", "--kept-error", "0.2")
+    assert f"Saved with a guarantee: {gr.load(saved).guarantee_.text} Here, " in run("plan", saved, *args[2:]).stdout
 
 
 def test_many_classes_show_the_lowest_recalls(folder: Path) -> None:

@@ -21,7 +21,7 @@ from gainroute.routing.router import Router
 
 __all__ = ["fit", "progress_for"]
 
-RULES = ("cross-fitted", "calibration", "certified")
+RULES = ("cross-fitted", "calibration", "certified", "certified-error", "certified-both")
 ROUTER_NAMES = ("expected-gain", "paper", "confidence", "calibrated-confidence", "learned-gain", "defer", "random")
 SLOW = 200_000  # values in all posteriors
 PAPER_SETTINGS = ("min_gain", "utility")  # the others are fixed by the paper
@@ -42,11 +42,19 @@ def fit(
             metavar="RULE",
             help="How to find the score above which a sample is escalated: cross-fitted (the default: the rate holds "
             "on new data), calibration (the paper's; escalates somewhat more on new data), certified (the true rate "
-            "exceeds the budget with probability at most 1 − confidence; it sets half of the data aside), or a "
-            "number.",
+            "exceeds the budget with probability at most 1 − confidence; it sets half of the data aside), "
+            "certified-error (likewise, the error of the answers that are kept exceeds --kept-error), certified-both "
+            "(neither exceeds its limit), or a number.",
         ),
     ] = None,
-    confidence: Annotated[float | None, typer.Option(help="For --threshold certified; 0.95 by default.")] = None,
+    confidence: Annotated[float | None, typer.Option(help="For --threshold certified…; 0.95 by default.")] = None,
+    kept_error: Annotated[
+        float | None,
+        typer.Option(
+            help="For --threshold certified-error and certified-both: the largest share of wrong answers among those "
+            "that are kept, such as 0.05."
+        ),
+    ] = None,
     min_gain: Annotated[
         float | None,
         typer.Option(
@@ -127,6 +135,7 @@ def fit(
             router,
             threshold=opt.number_or(threshold, "--threshold", RULES),
             confidence=confidence,
+            kept_error=kept_error,
             min_gain=min_gain,
             utility=opt.read_utility(utility),
             answer_by=answer_by,
@@ -218,11 +227,13 @@ def _summary(router: Router, given: Outcomes, name: str) -> dict[str, Any]:
         "expected_rate": rate,
         "expected_rate_interval": [low, high],
         "min_gain": router.min_gain,
+        "guarantee": None if router.guarantee_ is None else router.guarantee_.as_json(),
     }
 
 
 def _print(result: dict[str, Any]) -> None:
     low, high = result["expected_rate_interval"]
+    budget = "" if result["threshold_rule"] == "certified-error" else f" (budget {budget_text(result['budget'])})"
     lines = {
         "data": f"{result['data']}: {result['samples']:,} samples, {_named(result['parties'])}, "
         f"{result['classes']} classes",
@@ -231,11 +242,13 @@ def _print(result: dict[str, Any]) -> None:
         "strong route": f"{percent(result['strong_accuracy'])} right",
         "threshold": f"score > {result['threshold']:.4g} is escalated ({result['threshold_rule']})",
         "expected rate": f"{percent(result['expected_rate'])} of new samples escalated, 95 % interval "
-        f"{100 * low:.1f} to {100 * high:.1f} % (budget {budget_text(result['budget'])})",
+        f"{100 * low:.1f} to {100 * high:.1f} %{budget}",
+        "guarantee": result["guarantee"]["text"] if result["guarantee"] is not None else None,
         "written to": result["out"],
     }
     for name, text in lines.items():
-        typer.echo(f"{name:<16} {text}")
+        if text is not None:
+            typer.echo(f"{name:<16} {text}")
     if result["threshold_rule"] == "calibration":
         typer.echo(
             "The threshold was computed from the samples the router was fitted on: new data escalate somewhat more."

@@ -13,16 +13,26 @@ from gainroute.cli import _options as opt
 from gainroute.cli._command import notes
 from gainroute.cli._loading import as_columns, class_names, folder_of, read_data, strong_columns
 from gainroute.cli._output import budget_text, percent, print_json, print_table, table
-from gainroute.errors import MissingExtraError, SettingError
+from gainroute.errors import MissingExtraError, SettingError, TooFewSamplesError
 from gainroute.evaluation.plan import BUDGETS, Plan, PlanPoint, plan_budgets
 from gainroute.io.posteriors import for_router
+from gainroute.routing.certify import Guarantee, certify_kept_error, check_kept_error
+from gainroute.routing.decide import escalate
+from gainroute.routing.inputs import check_fraction
 from gainroute.routing.router import Router
+from gainroute.routing.types import ThresholdScores
 
 __all__ = ["plan"]
 
 DEFAULTS = ",".join(f"{b:g}" for b in BUDGETS)
 RECALL_COLUMNS = 10
-MARKS = {"knee": "knee", "gain_ends": "gain ends", "target": "target", "deployed": "as saved"}
+MARKS = {
+    "knee": "knee",
+    "gain_ends": "gain ends",
+    "target": "target",
+    "guaranteed": "kept error",
+    "deployed": "as saved",
+}
 
 
 def plan(
@@ -31,6 +41,17 @@ def plan(
     target_accuracy: Annotated[
         float | None, typer.Option(help="Find the smallest budget that reaches this accuracy, such as 0.95.")
     ] = None,
+    kept_error: Annotated[
+        float | None,
+        typer.Option(
+            help="Find the smallest budget at which these samples certify that at most this share of the kept answers "
+            "is wrong, such as 0.05."
+        ),
+    ] = None,
+    max_budget: Annotated[
+        float | None, typer.Option(help="With --kept-error: certify that no larger share is escalated as well.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="For --kept-error: how sure the guarantee is.")] = 0.95,
     dimensions: Annotated[
         str | None,
         typer.Option(
@@ -77,28 +98,81 @@ def plan(
         decision = fitted.route(known.local_posteriors, weak_prediction=weak)
         own = getattr(fitted, "utility", None)
         worth = own if utility is None else opt.read_utility(utility)
-        made = plan_budgets(
-            decision.score,
+        weak_answer, strong, truth = (
             as_columns(fitted, decision.weak_prediction, "weak_prediction"),
             strong_columns(fitted, known, decision),
             as_columns(fitted, known.labels, "labels"),
+        )
+        weight = np.ones(len(truth)) if known.sample_weight is None else np.asarray(known.sample_weight)
+        held = ThresholdScores(decision.score, weight, weak_answer == truth, strong == truth)
+        promised, why = _certified(fitted, held, kept_error, max_budget, confidence)
+        made = plan_budgets(
+            decision.score,
+            weak_answer,
+            strong,
+            truth,
             fitted.n_classes_,
             utility=worth,
             sample_weight=known.sample_weight,
             budgets=rates,
             target_accuracy=target_accuracy,
             threshold=fitted.threshold_,
+            guaranteed_threshold=None if promised is None else promised.threshold,
             score_is_gain=_predicts_gain(fitted, own, worth),
             seed=seed,
         )
         beside = None if json or no_figure else router.with_name(f"{router.stem}-plan.png")
         drawn, why_not = _draw(made, figure, beside, known.source)
     if json:
-        print_json(_result(made, class_names(fitted), cost) | {"figure": drawn, "warnings": said})
+        written = {"guarantee": _promise_json(promised), "no_guarantee": why, "figure": drawn, "warnings": said}
+        print_json(_result(made, class_names(fitted), cost) | written)
     else:
         _print(made, fitted, class_names(fitted), cost, target_accuracy)
+        for line in _promise_lines(made, fitted, held, promised, why):
+            typer.echo(line)
         if drawn or why_not:
             typer.echo(f"Figure: {drawn or why_not}")
+
+
+def _certified(
+    router: Router, held: ThresholdScores, kept_error: float | None, budget: float | None, confidence: float
+) -> tuple[Guarantee | None, str | None]:
+    """What these samples certify, or why they do not; the thresholds to try come from the router's calibration."""
+    if kept_error is None:
+        if budget is not None:
+            raise SettingError("--max-budget needs --kept-error, with which it is certified; give both, or neither")
+        return None, None
+    alpha, level = check_kept_error(kept_error), check_fraction(confidence, "--confidence", "such as 0.95")
+    within = None if budget is None else check_fraction(budget, "--max-budget", "the share escalated, such as 0.3")
+    before = router.threshold_scores_
+    try:
+        return certify_kept_error(held, before, alpha, level, budget=within, min_gain=router.min_gain), None
+    except (SettingError, TooFewSamplesError) as error:
+        return None, str(error)
+
+
+def _promise_json(promised: Guarantee | None) -> dict[str, Any] | None:
+    return None if promised is None else {"threshold": promised.threshold} | promised.as_json()
+
+
+def _promise_lines(
+    made: Plan, router: Router, held: ThresholdScores, promised: Guarantee | None, why: str | None
+) -> list[str]:
+    lines = []
+    if made.guaranteed is not None and promised is not None:
+        lines.append(
+            f"Kept error: {budget_text(made.guaranteed.rate)} is the smallest budget certified (score > "
+            f"{promised.threshold:.4g}). {promised.text}"
+        )
+    if why is not None:
+        lines.append(f"Kept error: {why}.")
+    if router.guarantee_ is not None:
+        kept = ~escalate(held.score, router.threshold_)
+        wrong = int((kept & ~held.weak_right).sum())
+        lines.append(
+            f"Saved with a guarantee: {router.guarantee_.text} Here, {kept.sum():,} are kept, {wrong:,} wrong."
+        )
+    return lines
 
 
 Cost = dict[str, Callable[[float], float]]
@@ -254,6 +328,7 @@ def _result(made: Plan, names: list[str], cost: Cost) -> dict[str, Any]:
         "knee": written(made.knee),
         "gain_ends": written(made.gain_ends),
         "target": written(made.target),
+        "kept_error": written(made.guaranteed),
         "as_saved": written(made.deployed),
         "skewed": made.skewed,
     }

@@ -52,6 +52,7 @@ class Plan:
     gain_ends: PlanPoint | None
     target: PlanPoint | None  # the smallest rate that reaches the target accuracy, if there is one
     deployed: PlanPoint | None  # the result of the current threshold on these samples, if it was given
+    guaranteed: PlanPoint | None  # that of a threshold with a guarantee, if one was given
     samples: int
     replicates: int  # of the bootstrap
     skewed: bool  # whether one class has more than 90 % of the samples and no utility was given
@@ -69,6 +70,7 @@ def plan_budgets(
     budgets: Sequence[float] = BUDGETS,
     target_accuracy: float | None = None,
     threshold: float | None = None,
+    guaranteed_threshold: float | None = None,
     score_is_gain: bool = False,
     seed: int = 0,
 ) -> Plan:
@@ -86,6 +88,8 @@ def plan_budgets(
         The accuracy for which to find the smallest budget.
     threshold
         Current τ, evaluated in addition to the budgets.
+    guaranteed_threshold
+        Another τ to evaluate, such as one from `gainroute.kept_error_threshold`.
     score_is_gain
         Whether the score is the gain expected of escalating, in units of `utility`: only then can `gain_ends`
         be computed.
@@ -135,7 +139,8 @@ def plan_budgets(
         level = check_fraction(target_accuracy, "target_accuracy", "the share to be answered right, such as 0.95")
         right = (float(weight @ weak_right) + gain_curve(s, strong_right - weak_right, weight)[1]) / mass[-1]
         marks["target"] = _first_reaching(fine_rate, right, level)
-    marks["deployed"] = None if threshold is None else float(weight[escalate(s, threshold)].sum() / weight.sum())
+    for name, tau in (("deployed", threshold), ("guaranteed", guaranteed_threshold)):
+        marks[name] = None if tau is None else float(weight[escalate(s, tau)].sum() / weight.sum())
 
     wanted = np.concatenate([rates, GRID, [r for r in marks.values() if r is not None]])
     low, high, drawn = _bootstrap(s, kept, taken, weight, wanted, seed)
