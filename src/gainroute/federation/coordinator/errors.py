@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from gainroute.errors import GainrouteError
+from gainroute.errors import GainrouteError, InputError
 
 __all__ = [
     "BadRequestError", "BusyError", "ConflictError", "CoordinatorError", "DrainingError", "ForbiddenError",
     "HandshakeError", "LogFailedError", "NotFoundError", "PartyMissingError", "TooLargeError", "TooManyRequestsError",
-    "UnauthorizedError", "UnavailableError", "UnsupportedError",
+    "UnauthorizedError", "UnavailableError", "UnsupportedError", "as_refusal",
 ]  # fmt: skip
 
 
@@ -86,3 +86,10 @@ class LogFailedError(UnavailableError, code="log_failed", retry_after=5):
 
 class DrainingError(UnavailableError, code="draining"):
     """The coordinator is stopping: it finishes requests in flight and accepts no new ones."""
+
+
+def as_refusal(error: GainrouteError) -> CoordinatorError:
+    """What clients are told; other errors of the library are the request's fault, or that of its files."""
+    if isinstance(error, CoordinatorError):
+        return error
+    return BadRequestError(str(error)) if isinstance(error, InputError) else HandshakeError(str(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,7 +20,10 @@ from pydantic_core import to_json
 from gainroute.federation.coordinator.api.http import as_size
 from gainroute.federation.coordinator.errors import BadRequestError, TooLargeError
 
-__all__ = ["HEADER", "OUTPUTS", "InferRequest", "Tensor", "model_metadata", "parse_request", "write_response"]
+__all__ = [
+    "DTYPES", "HEADER", "OUTPUTS", "InferRequest", "Tensor", "binary_ids", "check_input", "check_outputs", "decode_id",
+    "model_metadata", "parse_request", "server_metadata", "tensor_bytes", "write_response",
+]  # fmt: skip
 
 HEADER = "Inference-Header-Content-Length"
 OUTPUTS = {
@@ -98,26 +101,29 @@ def _split(body: bytes, header: str | None) -> tuple[bytes, bytes]:
 
 def _ids(tensor: Any, raw: bytes, max_ids: int) -> list[str]:
     _keys(tensor, "the input", INPUT_KEYS)
-    if tensor.get("name") != "id" or tensor.get("datatype") != "BYTES":
-        raise BadRequestError(
-            f"the input is {_shown(tensor.get('name'))} of {_shown(tensor.get('datatype'))}; 'id' of 'BYTES' is needed"
-        )
-    shape = tensor.get("shape")
-    if not isinstance(shape, list) or len(shape) != 1 or type(shape[0]) is not int or shape[0] < 1:
-        raise BadRequestError(f'"shape" is {_shown(shape)}; [N] with N ≥ 1 is needed')
-    if shape[0] > max_ids:
-        raise TooLargeError(f"{shape[0]} ids in one request; {max_ids} are allowed: split the request")
     parameters = _parameters(tensor, "the input")
+    n = check_input(tensor.get("name"), tensor.get("datatype"), tensor.get("shape"), parameters, max_ids)
     size = parameters.get("binary_data_size")
-    if "shared_memory_region" in parameters:
-        raise BadRequestError("shared memory is not supported; send the tensor in the body")
     if size is None:
-        return _json_ids(tensor.get("data"), shape[0], raw)
+        return _json_ids(tensor.get("data"), n, raw)
     if "data" in tensor:
         raise BadRequestError('the input has both "data" and "binary_data_size"; give one of them')
     if type(size) is not int or size != len(raw):
         raise BadRequestError(f'"binary_data_size" is {_shown(size)}; {len(raw)} bytes follow the JSON part')
-    return _binary_ids(raw, shape[0])
+    return binary_ids(raw, n)
+
+
+def check_input(name: Any, datatype: Any, shape: Any, parameters: Collection[str], max_ids: int) -> int:
+    """Check what is said of the input; returns the number of its ids."""
+    if name != "id" or datatype != "BYTES":
+        raise BadRequestError(f"the input is {_shown(name)} of {_shown(datatype)}; 'id' of 'BYTES' is needed")
+    if not isinstance(shape, list) or len(shape) != 1 or type(shape[0]) is not int or shape[0] < 1:
+        raise BadRequestError(f'"shape" is {_shown(shape)}; [N] with N ≥ 1 is needed')
+    if shape[0] > max_ids:
+        raise TooLargeError(f"{shape[0]} ids in one request; {max_ids} are allowed: split the request")
+    if "shared_memory_region" in parameters:
+        raise BadRequestError("shared memory is not supported; send the tensor in the body")
+    return int(shape[0])
 
 
 def _json_ids(data: Any, n: int, raw: bytes) -> list[str]:
@@ -137,7 +143,8 @@ def _json_ids(data: Any, n: int, raw: bytes) -> list[str]:
     return data
 
 
-def _binary_ids(raw: bytes, n: int) -> list[str]:
+def binary_ids(raw: bytes, n: int) -> list[str]:
+    """Read n ids, each of which is its length (4 bytes) and its content."""
     ids: list[str] = []
     at, end = 0, len(raw)
     for i in range(n):
@@ -147,15 +154,20 @@ def _binary_ids(raw: bytes, n: int) -> list[str]:
         at += 4
         if at + size > end:
             raise BadRequestError(f"id {i} has {size} bytes, {end - at} are left; lengths are 4 bytes, little-endian")
-        _check_length(size, i)
-        try:
-            ids.append(raw[at : at + size].decode())
-        except UnicodeDecodeError:
-            raise BadRequestError(f"id {i} is {raw[at : at + min(size, 40)]!r}; UTF-8 is needed") from None
+        ids.append(decode_id(raw[at : at + size], i))
         at += size
     if at != end:
         raise BadRequestError(f'{end - at} bytes follow the last id; "shape" says {n}')
     return ids
+
+
+def decode_id(content: bytes, i: int) -> str:
+    """Read the content of id i."""
+    _check_length(len(content), i)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise BadRequestError(f"id {i} is {content[:40]!r}; UTF-8 is needed") from None
 
 
 def _check_length(size: int, i: int) -> None:
@@ -168,22 +180,29 @@ def _outputs(asked: Any, default: bool) -> tuple[tuple[str, ...], frozenset[str]
         return tuple(OUTPUTS), frozenset(OUTPUTS if default else ())
     if not isinstance(asked, list):
         raise BadRequestError(f'"outputs" is {_shown(asked)}; a list is needed')
-    names: list[str] = []
-    binary: set[str] = set()
     for entry in asked:
         _keys(entry, "an output", OUTPUT_KEYS)
-        name = entry.get("name")
-        if not isinstance(name, str) or name not in OUTPUTS or name in names:
-            raise BadRequestError(
-                f"output {_shown(name)} is not served, or asked for twice; allowed: {', '.join(OUTPUTS)}"
-            )
-        names.append(name)
+    names = check_outputs([entry.get("name") for entry in asked])
+    binary: set[str] = set()
+    for name, entry in zip(names, asked, strict=True):
         wanted = _parameters(entry, "an output").get("binary_data", default)
         if not isinstance(wanted, bool):
             raise BadRequestError(f'parameter "binary_data" is {_shown(wanted)}; true or false is needed')
         if wanted:
             binary.add(name)
-    return tuple(names), frozenset(binary)
+    return names, frozenset(binary)
+
+
+def check_outputs(asked: Sequence[Any]) -> tuple[str, ...]:
+    """Check the names of the outputs that are asked for; without any, all are."""
+    names: list[str] = []
+    for name in asked:
+        if not isinstance(name, str) or name not in OUTPUTS or name in names:
+            raise BadRequestError(
+                f"output {_shown(name)} is not served, or asked for twice; allowed: {', '.join(OUTPUTS)}"
+            )
+        names.append(name)
+    return tuple(names or OUTPUTS)
 
 
 def _keys(value: Any, what: str, allowed: set[str]) -> None:
@@ -221,7 +240,7 @@ def write_response(
         shape = list(tensor.shape) if isinstance(tensor, np.ndarray) else [n]
         output: dict[str, Any] = {"name": name, "datatype": OUTPUTS[name], "shape": shape}
         if name in request.binary:
-            blob = _to_bytes(tensor, OUTPUTS[name], repeats=name != "decision_id")
+            blob = tensor_bytes(name, tensor)
             output["parameters"] = {"binary_data_size": len(blob)}
             blobs.append(blob)
         else:
@@ -234,10 +253,11 @@ def write_response(
     return (b"".join([text, *blobs]), len(text)) if blobs else (text, None)
 
 
-def _to_bytes(tensor: Tensor, datatype: str, *, repeats: bool) -> bytes:
+def tensor_bytes(name: str, tensor: Tensor) -> bytes:
+    """The binary form of an output."""
     if isinstance(tensor, np.ndarray):
-        return np.ascontiguousarray(tensor, dtype=DTYPES[datatype]).tobytes()
-    return b"".join(map(_known_element if repeats else _element, tensor))
+        return np.ascontiguousarray(tensor, dtype=DTYPES[OUTPUTS[name]]).tobytes()
+    return b"".join(map(_element if name == "decision_id" else _known_element, tensor))
 
 
 def _element(text: str) -> bytes:
@@ -246,6 +266,13 @@ def _element(text: str) -> bytes:
 
 
 _known_element = lru_cache(4096)(_element)  # classes and routes repeat: each is encoded once
+
+
+def server_metadata(*extensions: str) -> dict[str, Any]:
+    """The response of ``/v2``."""
+    from gainroute._version import __version__
+
+    return {"name": "gainroute", "version": __version__, "extensions": list(extensions)}
 
 
 def model_metadata(model: str, versions: Sequence[str], classes: Sequence[str]) -> dict[str, Any]:

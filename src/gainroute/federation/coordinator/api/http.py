@@ -13,14 +13,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from gainroute._util.files import plain
-from gainroute.errors import GainrouteError, InputError
+from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.errors import (
     BadRequestError,
-    CoordinatorError,
-    HandshakeError,
     TooLargeError,
     UnauthorizedError,
     UnsupportedError,
+    as_refusal,
 )
 
 __all__ = [
@@ -116,9 +115,8 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 def error_response(error: GainrouteError) -> Response:
-    """The response to an error; other errors of the library are the request's fault, or that of its files."""
-    if not isinstance(error, CoordinatorError):
-        error = BadRequestError(str(error)) if isinstance(error, InputError) else HandshakeError(str(error))
+    """The response to an error."""
+    error = as_refusal(error)
     headers: dict[str, str] = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)

@@ -6,7 +6,6 @@ import re
 import time
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,17 +24,14 @@ from gainroute.federation.coordinator.api.http import Version, error_response, j
 from gainroute.federation.coordinator.api.openapi import json_body
 from gainroute.federation.coordinator.api.triton import EXTENSIONS
 from gainroute.federation.coordinator.coordinator import Coordinator
-from gainroute.federation.coordinator.decision_log.schema import decision_id
-from gainroute.federation.coordinator.errors import ForbiddenError, NotFoundError
+from gainroute.federation.coordinator.inference import Asker, answer, check_role
 from gainroute.federation.coordinator.open_inference import (
     HEADER,
-    Tensor,
     model_metadata,
     parse_request,
+    server_metadata,
     write_response,
 )
-from gainroute.federation.coordinator.outcome import Outcome
-from gainroute.federation.coordinator.tokens import Grant
 
 __all__ = ["InferenceMiddleware", "inference_routes"]
 
@@ -59,7 +55,6 @@ LENGTH = {
     "schema": {"type": "integer", "minimum": 0},
     "description": "The length of the JSON part, with a binary body.",
 }
-LARGEST = float(np.finfo(np.float32).max)
 
 
 class InferenceMiddleware:
@@ -87,22 +82,13 @@ class InferenceMiddleware:
             self._coordinator.metrics.requested(status, time.perf_counter() - began)
 
     async def _infer(self, scope: Scope, receive: Receive, name: str, version: str | None) -> Response:
-        coordinator = self._coordinator
-        settings, state = coordinator.settings, scope["state"]
-        grant: Grant = state["grant"]
-        if not grant.may("client", "infer"):
-            raise ForbiddenError(f"the roles of {grant.who} do not include inference; a token for infer is needed here")
+        coordinator, state = self._coordinator, scope["state"]
+        settings, asker = coordinator.settings, Asker(state["grant"], state["request_id"])
+        check_role(asker.grant)
         coordinator.check_model(name, version)
         body = await read_body(scope, receive, settings.server.max_body_bytes)
         request = parse_request(body, state["headers"].get(self._header), settings.batching.max_batch)
-
-        def encode(outcome: Outcome, first: int) -> tuple[bytes, int | None]:
-            used = outcome.deployment.name
-            if version is not None and used != version:
-                raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
-            return write_response(request, name, used, lambda tensor: _tensor(coordinator, outcome, first, tensor))
-
-        reply, length = await coordinator.infer(request.ids, state["request_id"], encode, grant.holder)
+        reply, length = await answer(coordinator, asker, request, name, version, write_response)
         if length is None:
             return Response(reply, media_type="application/json")
         return Response(reply, headers={HEADER: str(length)}, media_type="application/octet-stream")
@@ -114,10 +100,7 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
 
     @routes.get("", summary="Server metadata", responses={200: {"model": ServerMetadata}})
     async def server() -> Response:
-        from gainroute._version import __version__
-
-        extensions = ["binary_tensor_data", *EXTENSIONS]
-        return json_response({"name": "gainroute", "version": __version__, "extensions": extensions})
+        return json_response(server_metadata("binary_tensor_data", *EXTENSIONS))
 
     @routes.get("/health/live", summary="Whether the process runs", responses={200: {"model": Live}})
     async def live() -> Response:
@@ -175,15 +158,3 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
         raise NotImplementedError(f"{name}, {version}: InferenceMiddleware answers; this documents it")
 
     return routes
-
-
-def _tensor(coordinator: Coordinator, outcome: Outcome, first: int, name: str) -> Tensor:
-    if name == "class":
-        names = coordinator.parties.class_names(outcome.deployment)
-        return [names[label] if label >= 0 else "" for label in outcome.label.tolist()]
-    if name == "score":
-        return np.nan_to_num(outcome.score, nan=0.0, posinf=LARGEST, neginf=-LARGEST).astype(np.float32)
-    if name == "decision_id":
-        return [decision_id(seq) for seq in range(first, first + len(outcome))]
-    found: Tensor = getattr(outcome, name)
-    return found
