@@ -14,7 +14,8 @@ import pytest
 from fake_federation import ADMIN, IDS, federation, hold
 from waiting import until
 
-from gainroute.federation.coordinator.connections import RESERVED, _group, _most_connections
+from gainroute.federation.coordinator.api.http import network_of
+from gainroute.federation.coordinator.connections import RESERVED, _most_connections
 from gainroute.federation.coordinator.server import serve
 from gainroute.federation.coordinator.settings import FusionSettings
 from gainroute.federation.pki.authority import Authority
@@ -336,5 +337,7 @@ def test_connections_leave_descriptors_for_everything_else(monkeypatch, caplog):
 
 
 def test_addresses_of_one_network_share_a_limit():
-    assert _group("203.0.113.7") == _group("::ffff:203.0.113.7") == "203.0.113.7"
-    assert _group("2001:db8::1") == _group("2001:db8::2%eth0") == "2001:db8::/64" != _group("2001:db8:0:1::1")
+    assert network_of("203.0.113.7") == network_of("::ffff:203.0.113.7") == "203.0.113.7"
+    assert (
+        network_of("2001:db8::1") == network_of("2001:db8::2%eth0") == "2001:db8::/64" != network_of("2001:db8:0:1::1")
+    )

@@ -121,7 +121,7 @@ def test_an_expired_token_is_refused_with_the_remedy_and_revocation_closes_the_d
             before = [await status(token) for token in ("old", "new")]
             unknown = (await up.client.get("/v2")).status_code  # a file of tokens closes the door
             write(file, client={})
-            guard = up.client._transport.app._tokens
+            guard = up.client._transport.app._authenticator._tokens
             guard._due = time.monotonic()
             return before, unknown, await status("new")
 

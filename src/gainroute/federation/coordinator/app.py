@@ -24,7 +24,7 @@ from gainroute.federation.coordinator.api.inference import InferenceMiddleware, 
 from gainroute.federation.coordinator.api.openapi import complete_schema, error_responses
 from gainroute.federation.coordinator.api.status import status_routes
 from gainroute.federation.coordinator.api.triton import triton_routes
-from gainroute.federation.coordinator.auth import AuthMiddleware
+from gainroute.federation.coordinator.auth import Authenticator, AuthMiddleware
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.dashboard import dashboard_routes
 from gainroute.federation.coordinator.errors import BadRequestError, NotFoundError
@@ -35,10 +35,11 @@ __all__ = ["create_app"]
 DOCS_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
 
 
-def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
+def create_app(coordinator: Coordinator, *, manage: bool = True, authenticator: Authenticator | None = None) -> ASGIApp:
     """Build the app: authentication, inference, and everything else behind the framework.
 
-    With `manage`, the coordinator is started and stopped with the app.
+    With `manage`, the coordinator is started and stopped with the app. `authenticator` is shared with other front
+    doors, if there are any.
     """
     from gainroute._version import __version__
 
@@ -111,4 +112,4 @@ def create_app(coordinator: Coordinator, *, manage: bool = True) -> ASGIApp:
         response.headers.update(error.headers or {})  # 405 says which methods there are
         return response
 
-    return AuthMiddleware(InferenceMiddleware(app, coordinator), coordinator.settings)
+    return AuthMiddleware(InferenceMiddleware(app, coordinator), authenticator or Authenticator(coordinator.settings))

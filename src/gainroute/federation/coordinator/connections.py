@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import http
-import ipaddress
 import json
 import logging
 import math
@@ -23,7 +22,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gainroute.federation.coordinator.api.http import error_response
+from gainroute.federation.coordinator.api.http import error_response, network_of
 from gainroute.federation.coordinator.auth import ADMIN, PUBLIC
 from gainroute.federation.coordinator.errors import BusyError
 from gainroute.federation.coordinator.settings import ServerSettings
@@ -238,7 +237,7 @@ class Listener:
             self._admit(connection, str(address[0]))
 
     def _admit(self, connection: socket.socket, host: str) -> None:
-        group, limits = _group(host), self._settings
+        group, limits = network_of(host), self._settings
         if self._count[group] >= limits.max_connections_per_address:
             text = f"{self._count[group]} connections are open from {host}; no more are allowed: use them again"
             self._turn_away(connection, host, 429, text)
@@ -340,14 +339,6 @@ def _most_connections(wanted: int) -> int:
             "raise the limit (ulimit -Hn, LimitNOFILE)", wanted, soft, allowed,
         )  # fmt: skip
     return allowed
-
-
-def _group(host: str) -> str:
-    """The addresses that share a limit: one of IPv4, or a /64 network of IPv6, which one host usually owns."""
-    if ":" not in host:
-        return host
-    address = ipaddress.IPv6Address(host.partition("%")[0])
-    return str(address.ipv4_mapped or ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 def _reply(status: int, code: str, text: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Callable, Collection
 from typing import Annotated, Any
@@ -23,8 +24,8 @@ from gainroute.federation.coordinator.errors import (
 )
 
 __all__ = [
-    "OptionalName", "Version", "as_size", "error_response", "json_response", "network_location", "read_body",
-    "read_object",
+    "OptionalName", "Version", "as_size", "error_response", "json_response", "network_location", "network_of",
+    "read_body", "read_object",
 ]  # fmt: skip
 
 JSON = "application/json"
@@ -55,6 +56,20 @@ def network_location(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError:
         return urlsplit("")
+
+
+def network_of(host: str) -> str:
+    """The addresses that share a limit: one of IPv4, or a /64 network of IPv6, which one host usually owns.
+
+    Examples
+    --------
+    >>> network_of("203.0.113.7"), network_of("::ffff:203.0.113.7"), network_of("2001:db8::2%eth0")
+    ('203.0.113.7', '203.0.113.7', '2001:db8::/64')
+    """
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host.partition("%")[0])
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 def as_size(text: str) -> int | None:
