@@ -15,9 +15,9 @@ from fake_federation import ADMIN, IDS, federation, hold
 from waiting import until
 
 from gainroute.federation.coordinator.api.http import network_of
-from gainroute.federation.coordinator.connections import RESERVED, _most_connections
+from gainroute.federation.coordinator.connections import RESERVED, most_connections
 from gainroute.federation.coordinator.server import serve
-from gainroute.federation.coordinator.settings import FusionSettings
+from gainroute.federation.coordinator.settings import FusionSettings, ServerSettings
 from gainroute.federation.pki.authority import Authority
 from gainroute.federation.pki.certificates import Identity
 
@@ -330,10 +330,12 @@ def test_a_failed_tls_handshake_is_logged_and_a_silent_one_ends(fed, tmp_path, c
 
 def test_connections_leave_descriptors_for_everything_else(monkeypatch, caplog):
     monkeypatch.setattr("resource.getrlimit", lambda _: (256, 256))
-    assert _most_connections(1024) == 256 - 128 - RESERVED
+    assert most_connections(ServerSettings()) == 256 - 128 - RESERVED
     assert "this process may open 256 files only: 112 connections are accepted" in caplog.text
     monkeypatch.setattr("resource.getrlimit", lambda _: (-1, -1))
-    assert _most_connections(1024) == 1024
+    assert most_connections(ServerSettings()) == most_connections(ServerSettings(grpc_port=0)) == 1024
+    monkeypatch.setattr("resource.getrlimit", lambda _: (256, 256))
+    assert most_connections(ServerSettings(grpc_port=0)) == 64 - RESERVED  # both front doors have as many
 
 
 def test_addresses_of_one_network_share_a_limit():

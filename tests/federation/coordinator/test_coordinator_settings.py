@@ -80,7 +80,7 @@ def test_defaults_and_the_environment_over_the_file():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[server]\nprt = 1", "server: unknown key 'prt'; the keys here are host, port, model"),
+        ("[server]\nprt = 1", "server: unknown key 'prt'; the keys here are host, port, grpc_port, model"),
         ("[sever]\nport = 1", "unknown key 'sever'; the keys here are router, fusion, party"),
         ("[server]\nport = 'x'", "server: port is 'x'; it has to be of type int"),
         ("[server]\nport = true", "has to be of type int"),

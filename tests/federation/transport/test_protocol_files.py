@@ -1,4 +1,4 @@
-"""The protocol: the generated code matches the .proto, and v1 stays compatible."""
+"""The protocols: the generated code matches the .proto, v1 stays compatible, and clients' fields are theirs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from gainroute.federation.coordinator.grpc_door.proto import open_inference_pb2 as oip
 from gainroute.federation.transport.proto import party_pb2 as pb
 
 ROOT = Path(__file__).parents[3]
@@ -53,3 +56,37 @@ def test_what_v1_has_fixed_stays():
 def test_an_unknown_field_is_skipped():
     later = pb.Model(hash="h", dimension=2).SerializeToString() + b"\x9a\x06\x03new"  # field 99, a later revision's
     assert pb.Model.FromString(later).dimension == 2
+
+
+# Messages of the Open Inference Protocol, and what a stock client calls them.
+CLIENTS = {
+    "LiveReply": "ServerLiveResponse", "ReadyReply": "ServerReadyResponse", "ServerMetadata": "ServerMetadataResponse",
+    "ModelRequest": "ModelReadyRequest ModelMetadataRequest ModelConfigRequest ModelStatisticsRequest",
+    "ModelMetadata": "ModelMetadataResponse", "InferRequest": "ModelInferRequest", "InferReply": "ModelInferResponse",
+    "ConfigReply": "ModelConfigResponse", "StatisticsReply": "ModelStatisticsResponse",
+    "IndexRequest": "RepositoryIndexRequest", "IndexReply": "RepositoryIndexResponse",
+    "RepositoryRequest": "RepositoryModelLoadRequest RepositoryModelUnloadRequest",
+}  # fmt: skip
+
+
+def compare(own, client, path):
+    """Every field of ours is, by number, type and number of values, one of the client's."""
+    for field in own.fields:
+        theirs = client.fields_by_name[field.name]
+        kinds = [(f.number, f.type, f.is_repeated) for f in (field, theirs)]
+        assert kinds[0] == kinds[1], f"{path}.{field.name}"
+        if field.message_type is not None:
+            compare(field.message_type, theirs.message_type, f"{path}.{field.name}")
+        if field.enum_type is not None:
+            known = {value.name: value.number for value in theirs.enum_type.values}
+            assert {value.name: known[value.name] for value in field.enum_type.values} == {
+                value.name: value.number for value in field.enum_type.values
+            }
+
+
+@pytest.mark.filterwarnings("default")  # what the client's own libraries warn of is not ours
+def test_fields_of_the_open_inference_protocol_are_those_of_a_stock_client():
+    stock = pytest.importorskip("tritonclient.grpc").service_pb2.DESCRIPTOR.message_types_by_name
+    for name, clients in CLIENTS.items():
+        for client in clients.split():
+            compare(oip.DESCRIPTOR.message_types_by_name[name], stock[client], name)

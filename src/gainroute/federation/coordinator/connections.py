@@ -27,7 +27,7 @@ from gainroute.federation.coordinator.auth import ADMIN, PUBLIC
 from gainroute.federation.coordinator.errors import BusyError
 from gainroute.federation.coordinator.settings import ServerSettings
 
-__all__ = ["BoundedProtocol", "Listener", "raise_descriptor_limit"]
+__all__ = ["RESERVED", "BoundedProtocol", "Listener", "most_connections", "raise_descriptor_limit"]
 
 log = logging.getLogger("gainroute.coordinator")
 
@@ -195,7 +195,7 @@ class Listener:
         self._open: dict[BoundedProtocol, asyncio.Task[None]] = {}
         self._count: Counter[str] = Counter()
         self._refused = 0  # since the last sweep
-        self._most = _most_connections(settings.max_connections)
+        self._most = most_connections(settings)
         self._interval = min(SWEEP_SECONDS, settings.header_seconds / 2, settings.body_seconds / 2)
         listening.setblocking(False)
         listening.listen(BACKLOG)
@@ -330,9 +330,13 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _most_connections(wanted: int) -> int:
+def most_connections(settings: ServerSettings) -> int:
+    """Connections that each front door accepts: as many as configured, if this process may open so many files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = wanted if soft == resource.RLIM_INFINITY else min(wanted, max(RESERVED, soft - DESCRIPTORS - RESERVED))
+    wanted, doors = settings.max_connections, 1 if settings.grpc_port is None else 2
+    allowed = wanted
+    if soft != resource.RLIM_INFINITY:
+        allowed = min(wanted, max(RESERVED, (soft - DESCRIPTORS) // doors - RESERVED))
     if allowed < wanted:
         log.warning(
             "server.max_connections is %d, but this process may open %d files only: %d connections are accepted; "

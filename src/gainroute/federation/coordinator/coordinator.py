@@ -61,6 +61,7 @@ class Coordinator:
             )
         self.settings = settings
         self.certificates = certificates
+        self.doors: dict[str, Callable[[], bool]] = {}  # front doors beside HTTP: whether each accepts requests
         self.live = LiveStatistics()
         self.metrics = Metrics(self.live)
         self.parties = PartyLinks(connections, settings.rounds)
@@ -190,6 +191,9 @@ class Coordinator:
         """Why requests would be refused now; empty if they would be answered."""
         if self.batcher.draining:
             return "the coordinator is stopping"
+        closed = [name for name, is_open in self.doors.items() if not is_open()]
+        if closed:
+            return f"the server for {' and '.join(closed)} does not accept requests"
         if self.log.error and self.settings.log.on_failure == "refuse":
             return f"the decision log cannot be written ({self.log.error})"
         down = [link for link in self.parties.links.values() if link.state != "ok"]

@@ -9,8 +9,8 @@ from gainroute.errors import GainrouteError, InputError
 
 __all__ = [
     "BadRequestError", "BusyError", "ConflictError", "CoordinatorError", "DrainingError", "ForbiddenError",
-    "HandshakeError", "LogFailedError", "NotFoundError", "PartyMissingError", "TooLargeError", "TooManyRequestsError",
-    "UnauthorizedError", "UnavailableError", "UnsupportedError", "as_refusal",
+    "HandshakeError", "LogFailedError", "NotFoundError", "PartyMissingError", "SlowRequestError", "TooLargeError",
+    "TooManyRequestsError", "UnauthorizedError", "UnavailableError", "UnsupportedError", "as_refusal",
 ]  # fmt: skip
 
 
@@ -42,6 +42,10 @@ class ForbiddenError(CoordinatorError, status=403, code="forbidden"):
 
 class NotFoundError(CoordinatorError, status=404, code="not_found"):
     """No such model, version, decision or page."""
+
+
+class SlowRequestError(CoordinatorError, status=408, code="timeout"):
+    """The headers or the body did not arrive in time."""
 
 
 class ConflictError(CoordinatorError, status=409, code="conflict"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,8 +21,8 @@ from gainroute.federation.coordinator.api.http import as_size
 from gainroute.federation.coordinator.errors import BadRequestError, TooLargeError
 
 __all__ = [
-    "DTYPES", "HEADER", "OUTPUTS", "InferRequest", "Tensor", "binary_ids", "check_input", "check_outputs", "decode_id",
-    "model_metadata", "parse_request", "server_metadata", "tensor_bytes", "write_response",
+    "HEADER", "ONE_INPUT", "OUTPUTS", "InferRequest", "Tensor", "binary_ids", "check_input", "check_outputs",
+    "decode_id", "model_metadata", "parse_request", "server_metadata", "shape_of", "tensor_bytes", "write_response",
 ]  # fmt: skip
 
 HEADER = "Inference-Header-Content-Length"
@@ -40,6 +40,7 @@ REQUEST_KEYS = {"id", "parameters", "inputs", "outputs"}
 INPUT_KEYS = {"name", "shape", "datatype", "parameters", "data"}
 OUTPUT_KEYS = {"name", "parameters"}
 ID_BYTES = 1024
+ONE_INPUT = '"inputs" must be a list of exactly one tensor: "id", BYTES, [N]'
 
 
 def _no_constant(text: str) -> Any:
@@ -76,7 +77,7 @@ def parse_request(body: bytes, header: str | None, max_ids: int) -> InferRequest
     parameters = _parameters(request, "the request")
     inputs = request.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1:
-        raise BadRequestError('"inputs" must be a list of exactly one tensor: "id", BYTES, [N]')
+        raise BadRequestError(ONE_INPUT)
     ids = _ids(inputs[0], raw, max_ids)
     name = request.get("id")
     if name is not None and not (isinstance(name, str) and name == name.encode(errors="ignore").decode()):
@@ -193,7 +194,7 @@ def _outputs(asked: Any, default: bool) -> tuple[tuple[str, ...], frozenset[str]
     return names, frozenset(binary)
 
 
-def check_outputs(asked: Sequence[Any]) -> tuple[str, ...]:
+def check_outputs(asked: Iterable[Any]) -> tuple[str, ...]:
     """Check the names of the outputs that are asked for; without any, all are."""
     names: list[str] = []
     for name in asked:
@@ -234,11 +235,9 @@ def write_response(
     """Write the requested outputs; returns the body, and the length of its JSON part if binary tensors follow."""
     outputs: list[dict[str, Any]] = []
     blobs: list[bytes] = []
-    n = len(request.ids)
     for name in request.outputs:
         tensor = tensor_of(name)
-        shape = list(tensor.shape) if isinstance(tensor, np.ndarray) else [n]
-        output: dict[str, Any] = {"name": name, "datatype": OUTPUTS[name], "shape": shape}
+        output: dict[str, Any] = {"name": name, "datatype": OUTPUTS[name], "shape": shape_of(tensor)}
         if name in request.binary:
             blob = tensor_bytes(name, tensor)
             output["parameters"] = {"binary_data_size": len(blob)}
@@ -251,6 +250,11 @@ def write_response(
         body["id"] = request.id
     text = to_json(body, inf_nan_mode="null")  # eight times as fast as json.dumps on numbers
     return (b"".join([text, *blobs]), len(text)) if blobs else (text, None)
+
+
+def shape_of(tensor: Tensor) -> list[int]:
+    """The shape of an output."""
+    return list(tensor.shape) if isinstance(tensor, np.ndarray) else [len(tensor)]
 
 
 def tensor_bytes(name: str, tensor: Tensor) -> bytes:

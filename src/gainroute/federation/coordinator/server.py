@@ -19,8 +19,10 @@ from threadpoolctl import threadpool_limits
 from gainroute._util.files import file_state
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.coordinator.app import create_app
+from gainroute.federation.coordinator.auth import Authenticator
 from gainroute.federation.coordinator.connections import BoundedProtocol, Listener, raise_descriptor_limit
 from gainroute.federation.coordinator.coordinator import Coordinator
+from gainroute.federation.coordinator.grpc_door.server import GrpcDoor
 from gainroute.federation.coordinator.settings import CoordinatorSettings, CoordinatorTls, PartyEndpoint
 from gainroute.federation.event_loop import run
 from gainroute.federation.transport.base import PartyConnection, connect
@@ -63,12 +65,16 @@ async def serve(
 ) -> None:
     """`run_coordinator` in a running event loop."""
     listening = _bind(settings)  # first: an address in use should fail before anything is loaded
+    grpc_door = None
     try:
+        if settings.server.grpc_port is not None:
+            grpc_door = GrpcDoor(settings.server)
         connections = [connect(party, settings.tls) for party in settings.party]
         coordinator = Coordinator(settings, connections, certificates=lambda: certificate_days(settings, connections))
         await coordinator.start()
         try:
-            server = _Server(settings, coordinator, lambda: on_ready and on_ready(_address(settings, listening)))
+            address = _address(settings, listening)
+            server = _Server(settings, coordinator, lambda: on_ready and on_ready(address), grpc_door)
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread
@@ -81,16 +87,29 @@ async def serve(
         finally:
             await coordinator.stop()
     finally:
+        if grpc_door is not None:
+            await grpc_door.stop(None)
         listening.close()
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its signal handling, which would raise signals again before the log is closed."""
+    """Uvicorn without its signal handling, which would raise signals again before the log is closed.
 
-    def __init__(self, settings: CoordinatorSettings, coordinator: Coordinator, ready: Callable[[], object]) -> None:
+    The gRPC front door, if there is one, starts and stops with it.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        coordinator: Coordinator,
+        ready: Callable[[], object],
+        grpc_door: GrpcDoor | None,
+    ) -> None:
         door = settings.server
+        authenticator = Authenticator(settings)
+        app = create_app(coordinator, manage=False, authenticator=authenticator)
         config = uvicorn.Config(
-            create_app(coordinator, manage=False), lifespan="off", log_config=None, access_log=False, ws="none",
+            app, lifespan="off", log_config=None, access_log=False, ws="none",
             server_header=False, proxy_headers=False, timeout_keep_alive=door.idle_seconds,  # type: ignore[arg-type]
             timeout_graceful_shutdown=max(1, round(door.drain_seconds)),
             ssl_certfile=door.certificate, ssl_keyfile=door.key,
@@ -100,6 +119,9 @@ class _Server(uvicorn.Server):
         self._ready = ready
         self._door = door
         self._certificate: ServerCertificate | None = None
+        self._grpc_door = grpc_door
+        self._start_grpc = partial(GrpcDoor.start, coordinator=coordinator, authenticator=authenticator)
+        self._stopping: asyncio.Future[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -113,12 +135,22 @@ class _Server(uvicorn.Server):
         self.servers = [Listener(s, self._door, protocol, self.config.ssl) for s in sockets or ()]  # type: ignore[misc]
         if self.config.ssl is not None and self._door.certificate is not None and self._door.key is not None:
             self._certificate = ServerCertificate(self.config.ssl, self._door.certificate, self._door.key)
+        if self._grpc_door is not None:
+            await self._start_grpc(self._grpc_door)
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish requests in flight at both front doors."""
+        doors = [super().shutdown(sockets)]
+        if self._grpc_door is not None:
+            doors.append(self._grpc_door.stop(self._door.drain_seconds))
+        await asyncio.gather(*doors)
 
     async def on_tick(self, counter: int) -> bool:
         """Check once a second whether the certificate was replaced."""
-        if counter % 10 == 0 and self._certificate is not None:
-            self._certificate.reload()
+        changed = counter % 10 == 0 and self._certificate is not None and self._certificate.reload()
+        if changed and self._grpc_door is not None:
+            self._grpc_door.reload()
         return await super().on_tick(counter)
 
     def ask_to_stop(self, number: int) -> None:
@@ -126,6 +158,8 @@ class _Server(uvicorn.Server):
         log.info("signal %d: draining", number)
         self.force_exit = self.should_exit
         self.should_exit = True
+        if self.force_exit and self._grpc_door is not None:
+            self._stopping = asyncio.ensure_future(self._grpc_door.stop(None))
 
 
 class ServerCertificate:

@@ -65,10 +65,11 @@ def _share(value: float | None, name: str, example: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """The HTTP server."""
+    """The HTTP server and, if it has a port, the gRPC server."""
 
     host: str = "127.0.0.1"
     port: int = 8080  # 0 takes a free one
+    grpc_port: int | None = None  # the Open Inference Protocol over gRPC as well, with the same tokens and limits
     model: str = "gainroute"  # its name in URLs: /v2/models/{model}/infer
     # On loopback: clients need no token. Everyone on this machine may ask, and everyone whom a proxy on it lets in.
     without_tokens: bool = False
@@ -91,6 +92,13 @@ class ServerSettings:
             raise SettingError("server: certificate and key belong together; give both for TLS, or neither")
         if not 0 <= self.port <= 65535:
             raise SettingError(f"server: port is {self.port}; 0 … 65535 are allowed, 0 takes a free one")
+        if self.grpc_port is not None and (
+            not 0 <= self.grpc_port <= 65535 or (self.grpc_port and self.grpc_port == self.port)
+        ):
+            raise SettingError(
+                f"server: grpc_port is {self.grpc_port}; 0 … 65535 are allowed, but not that of port: leave it out for "
+                "HTTP only"
+            )
         if not self.model or "/" in self.model:
             raise SettingError(f"server: model is {self.model!r}; a name without '/' is needed, such as 'gainroute'")
         _at_least(self.max_body_bytes, 1024, "server: max_body_bytes", "4194304 is a good choice")

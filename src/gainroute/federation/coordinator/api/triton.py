@@ -22,9 +22,10 @@ from gainroute.federation.coordinator.errors import BadRequestError
 from gainroute.federation.coordinator.monitoring.statistics import Duration, LiveStatistics
 from gainroute.federation.coordinator.open_inference import model_metadata
 
-__all__ = ["EXTENSIONS", "triton_routes"]
+__all__ = ["EXTENSIONS", "LOAD_REFUSED", "model_config", "model_statistics", "repository_index", "triton_routes"]
 
 EXTENSIONS = ("model_configuration", "statistics", "model_repository")
+LOAD_REFUSED = "models are not loaded or unloaded here; an operator sends POST /admin/router"
 TYPES = {"BYTES": "TYPE_STRING", "INT64": "TYPE_INT64", "FP32": "TYPE_FP32", "BOOL": "TYPE_BOOL"}
 
 
@@ -40,7 +41,7 @@ def triton_routes(coordinator: Coordinator) -> APIRouter:
     )
     async def config(name: str, version: Version) -> Response:
         coordinator.check_model(name, version)
-        return json_response(_config(name, coordinator))
+        return json_response(model_config(coordinator))
 
     counted: dict[int | str, dict[str, Any]] = {200: {"model": ModelStatistics}}
 
@@ -49,10 +50,7 @@ def triton_routes(coordinator: Coordinator) -> APIRouter:
     @routes.get("/models/{name}/versions/{version}/stats", summary="Statistics of a given version", responses=counted)
     async def stats(name: OptionalName, version: Version) -> Response:
         """Counts since the coordinator started, across changes of the router, in samples and nanoseconds."""
-        model = coordinator.settings.server.model
-        coordinator.check_model(model if name is None else name, version)
-        found = {"name": model, "version": coordinator.deployment.name} | _statistics(coordinator.live)
-        return json_response({"model_stats": [found]})
+        return json_response(model_statistics(coordinator, name, version))
 
     @routes.post(
         "/repository/index",
@@ -65,21 +63,20 @@ def triton_routes(coordinator: Coordinator) -> APIRouter:
         asked = await read_object(request, coordinator.settings.server.max_body_bytes, ("ready",), empty=True)
         if not isinstance(asked.get("ready", False), bool):
             raise BadRequestError(f'"ready" is {str(asked["ready"])[:60]!r}; true or false is needed')
-        why = coordinator.not_ready()
-        model = {"name": coordinator.settings.server.model, "version": coordinator.deployment.name}
-        listed = model | {"state": "UNAVAILABLE" if why else "READY", "reason": why}
-        return json_response([] if why and asked.get("ready") else [listed])
+        return json_response(repository_index(coordinator, asked.get("ready", False)))
 
     @routes.post("/repository/models/{name}/load", summary="Refused: an operator changes the router", status_code=400)
     @routes.post("/repository/models/{name}/unload", summary="Refused: an operator changes the router", status_code=400)
     async def load(name: str) -> Response:
         coordinator.check_model(name)
-        raise BadRequestError("models are not loaded or unloaded here; an operator sends POST /admin/router")
+        raise BadRequestError(LOAD_REFUSED)
 
     return routes
 
 
-def _config(name: str, coordinator: Coordinator) -> dict[str, Any]:
+def model_config(coordinator: Coordinator) -> dict[str, Any]:
+    """The model's configuration, as Triton writes it."""
+    name = coordinator.settings.server.model
     known = model_metadata(name, [coordinator.deployment.name], coordinator.classes)
     tensors = {
         kind: [{"name": t["name"], "data_type": TYPES[t["datatype"]], "dims": t["shape"]} for t in known[kind]]
@@ -95,6 +92,20 @@ def _config(name: str, coordinator: Coordinator) -> dict[str, Any]:
         "output": tensors["outputs"],
         "parameters": {"max_batch": {"string_value": str(coordinator.settings.batching.max_batch)}},
     }
+
+
+def model_statistics(coordinator: Coordinator, name: str | None, version: str | None) -> dict[str, Any]:
+    """Statistics of a model, or of all, as Triton writes them."""
+    model = coordinator.settings.server.model
+    coordinator.check_model(model if name is None else name, version)
+    return {"model_stats": [{"name": model, "version": coordinator.deployment.name} | _statistics(coordinator.live)]}
+
+
+def repository_index(coordinator: Coordinator, ready: bool) -> list[dict[str, Any]]:
+    """The models served, as Triton lists them; with `ready`, those only that would answer."""
+    why = coordinator.not_ready()
+    model = {"name": coordinator.settings.server.model, "version": coordinator.deployment.name}
+    return [] if why and ready else [model | {"state": "UNAVAILABLE" if why else "READY", "reason": why}]
 
 
 def _statistics(live: LiveStatistics) -> dict[str, Any]:
