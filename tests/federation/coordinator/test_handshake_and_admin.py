@@ -7,12 +7,13 @@ import os
 
 import numpy as np
 import pytest
-from fake_federation import CLASSES, IDS, K, N, federation, running
+from fake_federation import CLASSES, IDS, K, M, N, federation, running
+from synthetic import world
 from waiting import until
 
 import gainroute as gr
 from gainroute.federation.coordinator.errors import HandshakeError
-from gainroute.federation.coordinator.settings import FusionSettings, PartyEndpoint
+from gainroute.federation.coordinator.settings import ControllerSettings, FusionSettings, PartyEndpoint
 from gainroute.federation.coordinator.strong_source import from_function
 from gainroute.federation.transport.base import PartyUnavailableError
 
@@ -157,6 +158,65 @@ def test_a_budget_is_taken_live_audited_and_still_there_after_a_restart(fed):
     # A configuration that says otherwise since then is the later word.
     _, point = asyncio.run(again(fed.having(router={"budget": 0.5})))
     assert point["budget"] == 0.5
+
+
+def certified(fed, **settings):
+    """The federation with a certified router in place of the first one."""
+    calibration = world(800, M, K, 0)
+    labels, answers = (np.array(CLASSES)[values] for values in (calibration.labels, calibration.strong))
+    router = gr.ExpectedGainRouter(classes=CLASSES, lam=1.0, **settings).fit(calibration.local, labels, answers)
+    gr.save(router, fed.artifacts["one"], provenance=gr.load(fed.artifacts["one"]).provenance_)
+    fed.routers["one"] = router
+    return router
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"threshold": "certified-error", "kept_error": 0.3},
+        {"threshold": "certified-both", "kept_error": 0.3, "budget": 0.6},
+        {"threshold": "certified", "budget": 0.3},
+    ],
+)
+def test_a_guarantee_is_shown_while_its_threshold_is_in_force(fed, settings):
+    router = certified(fed, **settings)
+    want = router.guarantee_.as_json()
+    assert "With 95 % confidence" in want["text"]
+
+    async def work():
+        async with running(fed) as up:
+            first = (await up.status())["operating_point"]
+            changed = [
+                (await up.admin("budget", {"budget": 0.45})).json()["operating_point"],
+                (await up.admin("threshold", {"threshold": router.threshold_ - 0.01})).json()["operating_point"],
+                (await up.admin("threshold", {"threshold": router.threshold_})).json()["operating_point"],
+            ]
+            await up.coordinator.operator.protect(0.9, "a test")
+            changed.append((await up.status())["operating_point"])
+            await up.coordinator.operator.protect(None, "a test")
+            return first, [*changed, (await up.status())["operating_point"]]
+
+    first, changed = asyncio.run(work())
+    assert first["guarantee"] == want
+    assert first["budget"] == settings.get("budget")
+    assert [point["guarantee"] for point in changed] == [None, None, want, None, want]
+
+
+def test_a_controller_and_a_guarantee_exclude_each_other(fed, caplog):
+    certified(fed, threshold="certified", budget=0.3)
+
+    async def point():
+        async with running(fed.having(controller=ControllerSettings())) as up:
+            status = await up.status()
+            return status["operating_point"], status["controller"]["on"]
+
+    found, controlled = asyncio.run(point())
+    assert (found["guarantee"], controlled) == (None, True)
+    assert "is not kept: the budget controller moves τ" in caplog.text
+    # Without a budget of its own, a router certified for the kept error alone is not moved.
+    promised = certified(fed, threshold="certified-error", kept_error=0.3).guarantee_
+    found, controlled = asyncio.run(point())
+    assert (found["guarantee"], controlled) == (promised.as_json(), False)
 
 
 def test_a_threshold_is_taken_live_and_kept(fed):

@@ -20,6 +20,7 @@ from gainroute.federation.coordinator.strong_source import StrongSource
 from gainroute.federation.pki.signatures import Trust, verified
 from gainroute.io.run_folder import SERVER
 from gainroute.routing.artifacts import load
+from gainroute.routing.certify import Guarantee
 from gainroute.routing.decide import BUDGET_REMEDY
 from gainroute.routing.inputs import check_fraction
 from gainroute.routing.labels import Labels
@@ -38,7 +39,7 @@ class SetPoint:
 
     # As the router was fitted; or as configured, or set by an admin.
     kind: Literal["artifact", "budget", "threshold"]
-    budget: float | None  # None where a threshold was given
+    budget: float | None  # None where a threshold was given, or certified for the error of kept answers alone
     threshold: float  # τ
 
     def as_json(self) -> dict[str, Any]:
@@ -127,6 +128,11 @@ class Deployment:
         return replace(self, protection=floor)._at(self.point)
 
     @property
+    def guarantee(self) -> Guarantee | None:
+        """What was certified for the threshold in force; None for any other, and where a controller moves it."""
+        return self.router.guarantee_ if self.control is None else None
+
+    @property
     def floor(self) -> float | None:
         """The floor under τ set by `protected`."""
         return self.protection if self.control is None else self.control.controller.protection
@@ -166,5 +172,6 @@ def load_deployment(
                            f"the route table has {list(parties)}")  # fmt: skip
     if differences:
         raise HandshakeError(f"{path} does not fit: " + "; ".join(differences))
-    point = SetPoint("artifact", router.budget, router.threshold_)
+    budget = None if router.threshold == "certified-error" else router.budget  # that rule does not use it
+    point = SetPoint("artifact", budget, router.threshold_)
     return Deployment(router, identity, path, fusion, parties, point)

@@ -189,6 +189,8 @@ class Operator:
         if budget is None:
             log.warning("the budget controller is off: a threshold was set instead of a budget")
             return deployment.protected(floor)
+        if deployment.guarantee is not None:
+            log.warning("the guarantee of router %s is not kept: the budget controller moves τ", deployment.name)
         control = BudgetControl(
             deployment.router, deployment.hash, budget, settings,
             sample_bytes=lambda: self.sample_bytes(deployment), before=None if old is None else old.control,

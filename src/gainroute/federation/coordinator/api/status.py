@@ -129,6 +129,7 @@ def operating_json(deployment: Deployment) -> dict[str, Any]:
         "expected_rate_low": low,
         "expected_rate_high": high,
         "expected_accuracy": accuracy,
+        "guarantee": None if deployment.guarantee is None else deployment.guarantee.as_json(),
     }
 
 

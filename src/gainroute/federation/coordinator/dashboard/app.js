@@ -217,7 +217,8 @@ function showBudget(status) {
   curve.show({ ...page.curve, now, budget: point.budget, live: samples < ENOUGH ? null : rate, preview });
   text($("advice"), advice(page.curve));
   if (chosen !== null || $("budget-says").dataset.error) return;
-  text($("budget-says"), `Now: ${percent(point.expected_rate)} escalated and an accuracy of ${percent(point.expected_accuracy)} are expected.`);
+  text($("budget-says"), `Now: ${percent(point.expected_rate)} escalated and an accuracy of ${percent(point.expected_accuracy)} are expected.` +
+    (point.guarantee ? ` Guaranteed at this threshold: ${point.guarantee.text}` : ""));
 }
 
 function advice({ samples, recommended }) {

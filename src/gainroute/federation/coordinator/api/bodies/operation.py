@@ -135,6 +135,18 @@ class Reset(Body):
     reset: Literal[True]
 
 
+class Guarantee(Body):
+    """What was certified for the threshold in force, and the held-out samples that certified it."""
+
+    confidence: float
+    samples: int
+    kept: int
+    wrong: int
+    budget: float | None
+    kept_error: float | None
+    text: str
+
+
 class OperatingPoint(Body):
     """Where the service runs on the trade-off curve, and what calibration lets expect there."""
 
@@ -145,6 +157,7 @@ class OperatingPoint(Body):
     expected_rate_low: Number
     expected_rate_high: Number
     expected_accuracy: Number
+    guarantee: Guarantee | None
 
 
 class Deployed(Body):
