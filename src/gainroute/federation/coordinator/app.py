@@ -63,9 +63,10 @@ def create_app(coordinator: Coordinator, *, manage: bool = True, authenticator: 
         docs_url=None,
         redoc_url=None,
     )
+    # `include_router` would make every route a second time, at the first request.
     for routes in (triton_routes, inference_routes, feedback_routes, status_routes, formation_routes, admin_routes):
-        app.include_router(routes(coordinator))
-    app.include_router(dashboard_routes())
+        app.router.routes += routes(coordinator).routes
+    app.router.routes += dashboard_routes().routes
 
     @app.get("/metrics", tags=["metrics"], summary="Metrics for Prometheus", response_class=PlainTextResponse)
     async def metrics() -> Response:

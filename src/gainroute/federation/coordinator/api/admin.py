@@ -23,7 +23,7 @@ from gainroute.federation.coordinator.api.bodies.operation import (
 )
 from gainroute.federation.coordinator.api.bodies.status import ShadowChanged
 from gainroute.federation.coordinator.api.http import json_response, read_object
-from gainroute.federation.coordinator.api.openapi import json_body
+from gainroute.federation.coordinator.api.openapi import error_responses, json_body
 from gainroute.federation.coordinator.api.status import operating_json
 from gainroute.federation.coordinator.artifact_folder import ArtifactFolder
 from gainroute.federation.coordinator.coordinator import Coordinator
@@ -41,7 +41,7 @@ DEPLOYED: dict[int | str, dict[str, Any]] = {200: {"model": Deployed}}
 
 def admin_routes(coordinator: Coordinator) -> APIRouter:
     """Endpoints that need an admin token."""
-    routes = APIRouter(prefix="/admin", tags=["admin"])
+    routes = APIRouter(prefix="/admin", tags=["admin"], responses=error_responses())
     folder = ArtifactFolder(coordinator.settings.router)
 
     def now(deployment: Deployment) -> Response:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from gainroute.federation.coordinator.api.bodies.operation import Feedback, FeedbackReply
 from gainroute.federation.coordinator.api.http import json_response, read_object
-from gainroute.federation.coordinator.api.openapi import json_body
+from gainroute.federation.coordinator.api.openapi import error_responses, json_body
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.store import give_feedback
 from gainroute.federation.coordinator.errors import BadRequestError, CoordinatorError, TooLargeError
@@ -29,7 +29,7 @@ EXAMPLE = {"decision_id": "0006271f0c2b4d10", "label": "cat"}
 
 def feedback_routes(coordinator: Coordinator) -> APIRouter:
     """POST /feedback."""
-    routes = APIRouter(tags=["feedback"])
+    routes = APIRouter(tags=["feedback"], responses=error_responses())
 
     @routes.post(
         "/feedback",

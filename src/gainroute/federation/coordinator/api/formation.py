@@ -11,6 +11,7 @@ from starlette.responses import Response
 from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.api.bodies.dashboard import Formation
 from gainroute.federation.coordinator.api.http import json_response
+from gainroute.federation.coordinator.api.openapi import error_responses
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.formation.status import newest_version, read_status
 
@@ -19,7 +20,7 @@ __all__ = ["formation_routes"]
 
 def formation_routes(coordinator: Coordinator) -> APIRouter:
     """``/api/federation``."""
-    routes = APIRouter(prefix="/api", tags=["dashboard"])
+    routes = APIRouter(prefix="/api", tags=["dashboard"], responses=error_responses())
     watched = coordinator.settings.federation
 
     def newest() -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from gainroute.federation.coordinator.api.bodies.inference import (
     ServerMetadata,
 )
 from gainroute.federation.coordinator.api.http import Version, error_response, json_response, read_body
-from gainroute.federation.coordinator.api.openapi import json_body
+from gainroute.federation.coordinator.api.openapi import error_responses, json_body
 from gainroute.federation.coordinator.api.triton import EXTENSIONS
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.inference import Asker, answer, check_role
@@ -96,7 +96,7 @@ class InferenceMiddleware:
 
 def inference_routes(coordinator: Coordinator) -> APIRouter:
     """Health, metadata, and the documentation of inference."""
-    routes = APIRouter(prefix="/v2", tags=["inference"])
+    routes = APIRouter(prefix="/v2", tags=["inference"], responses=error_responses())
 
     @routes.get("", summary="Server metadata", responses={200: {"model": ServerMetadata}})
     async def server() -> Response:

@@ -24,33 +24,34 @@ from gainroute.federation.coordinator.settings import CoordinatorSettings
 
 __all__ = ["complete_schema", "error_responses", "json_body"]
 
-REQUESTS = (Budget, Feedback, IndexRequest, InferRequest, Reset, RouterChange, ShadowChange, Threshold)
+MODELS = (Budget, Error, Feedback, IndexRequest, InferRequest, Reset, RouterChange, ShadowChange, Threshold)
 REFERENCE = "#/components/schemas/{model}"
 VERSION = "^[0-9a-f]{12}$"
 TOKEN, PASSWORD = "token", "password"
 
 
 def json_body(kind: type[BaseModel], example: Any, *, required: bool = True) -> dict[str, Any]:
-    """The body of a request, for `openapi_extra`; `kind` is one of `REQUESTS`."""
-    schema = {"$ref": REFERENCE.format(model=kind.__name__)}
-    return {
-        "requestBody": {"required": required, "content": {"application/json": {"schema": schema, "example": example}}}
-    }
+    """The body of a request, for `openapi_extra`; `kind` is one of `MODELS`."""
+    content = _json_content(kind)
+    content["application/json"]["example"] = example
+    return {"requestBody": {"required": required, "content": content}}
 
 
 def error_responses() -> dict[int | str, dict[str, Any]]:
-    """The errors by status."""
+    """The errors by status, for routers; by name, since the framework would compile a model per route and status."""
     kinds, texts = CoordinatorError.__subclasses__(), dict[int, list[str]]()
     for kind in kinds:
         kinds += kind.__subclasses__()
         texts.setdefault(kind.status, []).append(f"`{kind.code}`: {kind.__doc__}")
     texts[405] = ["`method_not_allowed`: The page exists, and is asked for by another method."]
-    return {status: {"description": " ".join(found), "model": Error} for status, found in texts.items()}
+    return {
+        status: {"description": " ".join(found), "content": _json_content(Error)} for status, found in texts.items()
+    }
 
 
 def complete_schema(schema: dict[str, Any], settings: CoordinatorSettings) -> dict[str, Any]:
-    """Add the bodies of requests, the tokens that calls need, and which models there are."""
-    _, found = models_json_schema([(kind, "validation") for kind in REQUESTS], ref_template=REFERENCE)
+    """Add the bodies of requests and errors, the tokens that calls need, and which models there are."""
+    _, found = models_json_schema([(kind, "validation") for kind in MODELS], ref_template=REFERENCE)
     components = schema["components"]
     components["schemas"] |= found["$defs"]
     components["securitySchemes"] = {
@@ -69,6 +70,10 @@ def complete_schema(schema: dict[str, Any], settings: CoordinatorSettings) -> di
                 operation["security"] = [{}, *either] if settings.open_access else either
             _name_path(operation, path, known)
     return schema
+
+
+def _json_content(kind: type[BaseModel]) -> dict[str, dict[str, Any]]:
+    return {"application/json": {"schema": {"$ref": REFERENCE.format(model=kind.__name__)}}}
 
 
 def _name_path(operation: dict[str, Any], path: str, known: dict[str, dict[str, Any]]) -> None:

@@ -21,6 +21,7 @@ from gainroute.federation.coordinator.api.bodies.dashboard import (
 from gainroute.federation.coordinator.api.bodies.status import Status
 from gainroute.federation.coordinator.api.curve import curve_points, expected_at, recommend
 from gainroute.federation.coordinator.api.http import json_response
+from gainroute.federation.coordinator.api.openapi import error_responses
 from gainroute.federation.coordinator.budget_control import control_status
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.store import latest, one, posterior, summarise_feedback
@@ -43,7 +44,7 @@ Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MOST_DE
 
 def status_routes(coordinator: Coordinator) -> APIRouter:
     """Endpoints for the dashboard."""
-    routes = APIRouter(prefix="/api", tags=["dashboard"])
+    routes = APIRouter(prefix="/api", tags=["dashboard"], responses=error_responses())
     curves: dict[str, list[dict[str, Any]]] = {}
     judged: tuple[float, dict[str, Any]] = (0.0, {})
 

@@ -16,7 +16,7 @@ from gainroute.federation.coordinator.api.bodies.inference import (
     RepositoryEntry,
 )
 from gainroute.federation.coordinator.api.http import OptionalName, Version, json_response, read_object
-from gainroute.federation.coordinator.api.openapi import json_body
+from gainroute.federation.coordinator.api.openapi import error_responses, json_body
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.errors import BadRequestError
 from gainroute.federation.coordinator.monitoring.statistics import Duration, LiveStatistics
@@ -31,7 +31,7 @@ TYPES = {"BYTES": "TYPE_STRING", "INT64": "TYPE_INT64", "FP32": "TYPE_FP32", "BO
 
 def triton_routes(coordinator: Coordinator) -> APIRouter:
     """What a stock ``tritonclient`` asks for beside the protocol."""
-    routes = APIRouter(prefix="/v2", tags=["inference"])
+    routes = APIRouter(prefix="/v2", tags=["inference"], responses=error_responses())
 
     configured: dict[int | str, dict[str, Any]] = {200: {"model": ModelConfig}}
 
