@@ -26,7 +26,16 @@ CORPUS, FAILURES = HERE / "corpus", HERE / "failures"
 CORPUS_BYTES = 6000  # per target, in the repository
 GROWN_MB = 150.0  # more is a leak: the inputs that are kept take a part of it
 # Shares of the time: what is exposed to a network gets most, and then what is slow.
-SHARES = {"http": 5.0, "requests": 1.5, "messages": 2.5, "runs": 2.5, "settings": 1.5, "npz": 2.0, "signatures": 0.5}
+SHARES = {
+    "http": 5.0,
+    "requests": 1.5,
+    "grpc": 2.5,
+    "messages": 2.5,
+    "runs": 2.5,
+    "settings": 1.5,
+    "npz": 2.0,
+    "signatures": 0.5,
+}
 STUCK_SECONDS = 120.0  # in C code, which no signal interrupts
 
 

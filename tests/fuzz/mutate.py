@@ -176,6 +176,8 @@ def _change_field(message: Any, rng: random.Random) -> None:
         key, value = (field.message_type.fields_by_name[part] for part in ("key", "value"))
         if value.message_type is None:
             held[_scalar(key, None, rng)] = _scalar(value, None, rng)
+        else:
+            _change_field(held[_scalar(key, None, rng)], rng)
         return
     if field.message_type is not None:
         if repeated and rng.random() < 0.3:

@@ -195,3 +195,49 @@ def test_metadata_has_a_limit(fed):
     told, after = asyncio.run(work())
     assert told.code is Code.RESOURCE_EXHAUSTED
     assert not isinstance(after, Refused)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """A frame of HTTP/2."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def test_streams_of_one_connection_are_limited(fed):
+    """A client that ignores what the server allows: further streams are refused, and others are served."""
+    headers = {
+        ":method": "POST", ":scheme": "http", ":authority": "127.0.0.1", "te": "trailers",
+        ":path": "/inference.GRPCInferenceService/ModelInfer", "content-type": "application/grpc",
+    }  # fmt: skip
+    block = b"".join(
+        b"\x00" + b"".join(bytes([len(text)]) + text.encode() for text in pair)
+        for pair in sorted(headers.items())  # those with a colon come first
+    )
+    streams, allowed, header_frame, settings_frame, reset_frame = 100, 4, 1, 4, 3
+
+    async def work():
+        limits = {"max_connections_per_address": allowed}
+        async with running(fed.having(server=limits)) as up, grpc_door(up.coordinator) as client:
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.door.port)
+            opened = b"".join(frame(header_frame, 4, 2 * i + 1, block) for i in range(streams))
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(settings_frame, 0, 0) + opened)
+            codes = []
+            while len(codes) < streams - allowed:
+                head = await asyncio.wait_for(reader.readexactly(9), 20)
+                payload = await asyncio.wait_for(reader.readexactly(int.from_bytes(head[:3], "big")), 20)
+                if head[3] == reset_frame:
+                    codes.append(int.from_bytes(payload, "big"))
+            health = await client.call("ServerLive")
+            told = await client.infer(raw=S0_S1)
+            writer.close()
+
+            async def answered():  # once the streams are gone
+                return not isinstance(await client.infer(raw=S0_S1), Refused)
+
+            await until(answered, 20)
+            return codes, health, told
+
+    codes, health, told = asyncio.run(work())
+    assert set(codes) <= {7, 11}  # REFUSED_STREAM, ENHANCE_YOUR_CALM
+    assert len(codes) == streams - allowed
+    assert isinstance(health, bytes)
+    assert told.text == "4 calls are open from 127.0.0.1; no more are allowed: wait for answers"

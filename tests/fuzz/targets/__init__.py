@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.fuzz.targets.artifacts import heads, routers, runs, signatures
 from tests.fuzz.targets.base import Target
+from tests.fuzz.targets.grpc_door import grpc
 from tests.fuzz.targets.messages import messages
 from tests.fuzz.targets.service import http, requests
 from tests.fuzz.targets.tables import npz, parquet, records, settings
@@ -16,5 +17,5 @@ __all__ = ["TARGETS", "Target"]
 
 TARGETS: dict[str, Callable[[Path], AbstractContextManager[Target]]] = {
     made.__name__: made
-    for made in (http, requests, messages, routers, heads, runs, settings, npz, parquet, records, signatures)
+    for made in (http, requests, grpc, messages, routers, heads, runs, settings, npz, parquet, records, signatures)
 }
