@@ -197,43 +197,56 @@ def test_metadata_has_a_limit(fed):
     assert not isinstance(after, Refused)
 
 
+SETTINGS, HEADERS, DATA, RESET = 4, 1, 0, 3  # frames of HTTP/2
+
+
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A frame of HTTP/2."""
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def call_headers(stream: int) -> bytes:
+    """The frame that begins a call of ModelInfer."""
+    fields = {
+        ":method": "POST", ":scheme": "http", ":authority": "127.0.0.1",
+        ":path": "/inference.GRPCInferenceService/ModelInfer", "te": "trailers", "content-type": "application/grpc",
+    }  # fmt: skip
+    block = b"".join(b"\x00" + b"".join(bytes([len(text)]) + text.encode() for text in pair) for pair in fields.items())
+    return frame(HEADERS, 4, stream, block)
+
+
+def greeting(settings: bytes = b"") -> bytes:
+    """How a connection of HTTP/2 begins."""
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, settings)
+
+
+def answered(client: GrpcClient):
+    """Whether another call is answered."""
+
+    async def ask():
+        return not isinstance(await client.infer(raw=S0_S1), Refused)
+
+    return ask
 
 
 def test_streams_of_one_connection_are_limited(fed):
     """A client that ignores what the server allows: further streams are refused, and others are served."""
-    headers = {
-        ":method": "POST", ":scheme": "http", ":authority": "127.0.0.1", "te": "trailers",
-        ":path": "/inference.GRPCInferenceService/ModelInfer", "content-type": "application/grpc",
-    }  # fmt: skip
-    block = b"".join(
-        b"\x00" + b"".join(bytes([len(text)]) + text.encode() for text in pair)
-        for pair in sorted(headers.items())  # those with a colon come first
-    )
-    streams, allowed, header_frame, settings_frame, reset_frame = 100, 4, 1, 4, 3
+    streams, allowed = 100, 4
 
     async def work():
         limits = {"max_connections_per_address": allowed}
         async with running(fed.having(server=limits)) as up, grpc_door(up.coordinator) as client:
             reader, writer = await asyncio.open_connection("127.0.0.1", client.door.port)
-            opened = b"".join(frame(header_frame, 4, 2 * i + 1, block) for i in range(streams))
-            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(settings_frame, 0, 0) + opened)
+            writer.write(greeting() + b"".join(call_headers(2 * i + 1) for i in range(streams)))
             codes = []
             while len(codes) < streams - allowed:
                 head = await asyncio.wait_for(reader.readexactly(9), 20)
                 payload = await asyncio.wait_for(reader.readexactly(int.from_bytes(head[:3], "big")), 20)
-                if head[3] == reset_frame:
+                if head[3] == RESET:
                     codes.append(int.from_bytes(payload, "big"))
             health = await client.call("ServerLive")
             told = await client.infer(raw=S0_S1)
             writer.close()
-
-            async def answered():  # once the streams are gone
-                return not isinstance(await client.infer(raw=S0_S1), Refused)
-
-            await until(answered, 20)
+            await until(answered(client), 20)
             return codes, health, told
 
     codes, health, told = asyncio.run(work())
@@ -241,3 +254,23 @@ def test_streams_of_one_connection_are_limited(fed):
     assert len(codes) == streams - allowed
     assert isinstance(health, bytes)
     assert told.text == "4 calls are open from 127.0.0.1; no more are allowed: wait for answers"
+
+
+def test_an_answer_that_its_client_does_not_read_counts_as_a_call(fed):
+    async def work():
+        limits = {"max_connections_per_address": 1}
+        async with running(fed.having(server=limits)) as up, grpc_door(up.coordinator) as client:
+            _, writer = await asyncio.open_connection("127.0.0.1", client.door.port)
+            message = infer_request(raw=S0_S1).SerializeToString()
+            no_window = b"\x00\x04" + bytes(4)  # nothing may be sent to this client
+            data = b"\x00" + len(message).to_bytes(4, "big") + message
+            writer.write(greeting(no_window) + call_headers(1) + frame(DATA, 1, 1, data))
+            live = up.coordinator.live
+            await until(lambda: live.samples == 2 and up.coordinator.batcher.in_flight == 0)
+            told = await client.infer(raw=S0_S1)
+            writer.close()
+            await until(answered(client), 20)
+            return told
+
+    told = asyncio.run(work())
+    assert told.text == "1 calls are open from 127.0.0.1; no more are allowed: wait for answers"

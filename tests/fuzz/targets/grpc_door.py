@@ -28,6 +28,14 @@ class _Context:
     def __init__(self, message: bytes) -> None:
         self._message = message
         self.code = "OK"
+        self._ended: list[Any] = []
+
+    def add_done_callback(self, callback: Any) -> None:
+        self._ended.append(callback)
+
+    def end(self) -> None:
+        for callback in self._ended:
+            callback(self)
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return ()
@@ -78,6 +86,7 @@ def grpc(folder: Path) -> Iterator[Target]:
         context = _Context(data[1:])
         with contextlib.suppress(_AbortError):
             await handler.stream_unary(None, context)
+        context.end()
         if context.code == "INTERNAL":
             raise ServerError(f"{method} failed for {data[:200]!r}")
         return context.code

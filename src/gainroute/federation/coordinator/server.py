@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 from threadpoolctl import threadpool_limits
@@ -22,10 +23,12 @@ from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.auth import Authenticator
 from gainroute.federation.coordinator.connections import BoundedProtocol, Listener, raise_descriptor_limit
 from gainroute.federation.coordinator.coordinator import Coordinator
-from gainroute.federation.coordinator.grpc_door.server import GrpcDoor
 from gainroute.federation.coordinator.settings import CoordinatorSettings, CoordinatorTls, PartyEndpoint
 from gainroute.federation.event_loop import run
 from gainroute.federation.transport.base import PartyConnection, connect
+
+if TYPE_CHECKING:
+    from gainroute.federation.coordinator.grpc_door.server import GrpcDoor
 
 __all__ = ["ConnectionFactory", "ServerCertificate", "certificate_days", "connect_party", "run_coordinator", "serve"]
 
@@ -68,6 +71,8 @@ async def serve(
     grpc_door = None
     try:
         if settings.server.grpc_port is not None:
+            from gainroute.federation.coordinator.grpc_door.server import GrpcDoor
+
             grpc_door = GrpcDoor(settings.server)
         connections = [connect(party, settings.tls) for party in settings.party]
         coordinator = Coordinator(settings, connections, certificates=lambda: certificate_days(settings, connections))
@@ -120,7 +125,7 @@ class _Server(uvicorn.Server):
         self._door = door
         self._certificate: ServerCertificate | None = None
         self._grpc_door = grpc_door
-        self._start_grpc = partial(GrpcDoor.start, coordinator=coordinator, authenticator=authenticator)
+        self._coordinator, self._authenticator = coordinator, authenticator
         self._stopping: asyncio.Future[None] | None = None
 
     @contextlib.contextmanager
@@ -136,7 +141,7 @@ class _Server(uvicorn.Server):
         if self.config.ssl is not None and self._door.certificate is not None and self._door.key is not None:
             self._certificate = ServerCertificate(self.config.ssl, self._door.certificate, self._door.key)
         if self._grpc_door is not None:
-            await self._start_grpc(self._grpc_door)
+            await self._grpc_door.start(self._coordinator, self._authenticator)
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

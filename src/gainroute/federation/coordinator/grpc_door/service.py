@@ -113,7 +113,9 @@ class InferenceService:
         headers = {name.encode(): text for name, text in context.invocation_metadata() if isinstance(text, str)}
         request_id = request_id_of(headers)
         trailing = [("x-request-id", request_id)]
-        task = asyncio.ensure_future(self._answer(method, headers, request_id, context))
+        ended = asyncio.get_running_loop().create_future()
+        context.add_done_callback(lambda _: ended.set_result(None))
+        task = asyncio.ensure_future(self._answer(method, headers, request_id, context, ended))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         reply = await asyncio.shield(task)
@@ -127,7 +129,7 @@ class InferenceService:
         raise AssertionError("abort raises")
 
     async def _answer(
-        self, method: _Method, headers: Mapping[bytes, str], request_id: str, context: Any
+        self, method: _Method, headers: Mapping[bytes, str], request_id: str, context: Any, ended: asyncio.Future[None]
     ) -> bytes | CoordinatorError:
         began, status, grant = time.perf_counter(), 500, None
         infer, address = method.request is pb.InferRequest, _address(context.peer())
@@ -139,7 +141,7 @@ class InferenceService:
                 grant = await self._authenticate(headers, address)
                 if infer:
                     check_role(grant)
-                with self._open.one(network_of(address)):
+                with self._open.one(network_of(address), ended):
                     message = read_message(method.request, await self._read(context))
                     reply = await method.answer(Asker(grant, request_id), message)
             status = 200
@@ -231,8 +233,8 @@ class _OpenCalls:
         self._count: Counter[str] = Counter()
 
     @contextmanager
-    def one(self, network: str) -> Iterator[None]:
-        """Count a call, or refuse it."""
+    def one(self, network: str, ended: asyncio.Future[None]) -> Iterator[None]:
+        """Count a call, or refuse it; it counts until it is answered and `ended`: its client has read the answer."""
         found, limits = self._count[network], self._settings
         if found >= limits.max_connections_per_address:
             raise TooManyRequestsError(f"{found} calls are open from {network}; no more are allowed: wait for answers")
@@ -242,9 +244,15 @@ class _OpenCalls:
         try:
             yield
         finally:
-            self._count[network] -= 1
-            if not self._count[network]:
-                del self._count[network]
+            if ended.done():
+                self._release(network)
+            else:
+                ended.add_done_callback(lambda _: self._release(network))
+
+    def _release(self, network: str) -> None:
+        self._count[network] -= 1
+        if not self._count[network]:
+            del self._count[network]
 
 
 def _address(peer: str) -> str:
