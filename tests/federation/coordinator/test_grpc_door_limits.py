@@ -20,7 +20,7 @@ S0_S1 = packed(b"s0", b"s1")
 
 @pytest.fixture
 def fed(tmp_path):
-    return federation(tmp_path)
+    return federation(tmp_path).having(rounds={"one_seconds": 30.0})  # calls that are held stay in flight
 
 
 def test_quotas_are_those_of_http_and_shared_with_it(fed):
@@ -132,13 +132,17 @@ def test_calls_in_progress_are_limited_in_all_and_by_address(fed, limits, told):
 
 
 def test_connections_are_limited_and_idle_and_silent_ones_are_closed(fed):
-    limits = {"max_connections": 1, "idle_seconds": 0.2, "header_seconds": 0.2}
+    limits = {"max_connections": 1, "idle_seconds": 0.2, "header_seconds": 2.0}
 
     async def work():
+        gate = hold(fed)
         async with running(fed.having(server=limits)) as up, grpc_door(up.coordinator) as client:
-            assert isinstance(await client.call("ServerLive"), bytes)
+            held = asyncio.ensure_future(client.infer(raw=S0_S1))
+            await until(lambda: up.coordinator.batcher.in_flight == 2)
             async with another_connection(client.door) as channel:
                 refused = await GrpcClient(channel, client.door).call("ServerLive")
+            gate.set()
+            await held
 
             async def admitted():  # once the first connection was idle for long enough
                 async with another_connection(client.door) as channel:

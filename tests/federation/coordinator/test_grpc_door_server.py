@@ -10,7 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
 
 import grpc
 import httpx
@@ -29,7 +29,9 @@ from gainroute.federation.coordinator.tokens import hash_token
 from gainroute.federation.pki.authority import Authority
 from gainroute.federation.pki.certificates import Identity
 
+# Parties answer once there is a file "release"; the file "asked" says that they were asked.
 SCRIPT = """
+import asyncio
 import logging
 import sys
 from pathlib import Path
@@ -45,11 +47,20 @@ class Told(logging.Handler):
 log = logging.getLogger("gainroute.coordinator")
 log.setLevel("INFO")
 log.addHandler(Told())
-fed = federation(Path(sys.argv[1]))
+folder = Path(sys.argv[1])
+
+class Gate:
+    async def wait(self):
+        (folder / "asked").touch()
+        while not (folder / "release").exists():
+            await asyncio.sleep(0.01)
+
+fed = federation(folder)
 for party in fed.parties:
-    party.delay = (0.2, 0.0)
+    party.gate = Gate()
 fusion = FusionSettings(factory="fake_federation:make_fusion")
-settings = fed.having(server={"port": 0, "grpc_port": 0}, fusion=fusion).settings
+server, rounds = {"port": 0, "grpc_port": 0}, {"one_seconds": 30.0}
+settings = fed.having(server=server, rounds=rounds, fusion=fusion).settings
 by_name = {p.name: p for p in fed.parties}
 run_coordinator(settings, connect=lambda p, _: by_name[p.name], on_ready=lambda url: print(url, flush=True))
 print("stopped", flush=True)
@@ -194,22 +205,57 @@ def test_a_front_door_that_was_never_opened_can_be_closed():
     asyncio.run(work())
 
 
-def test_sigterm_answers_calls_under_way_then_stops(tmp_path):
+@pytest.fixture
+def process(tmp_path):
+    """A coordinator as a process, and the address of its gRPC server."""
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as process:
-        try:
-            address, url = (process.stdout.readline().strip() for _ in range(2))
-            message = infer_request(packed(*(name.encode() for name in IDS)), shape=[N]).SerializeToString()
-            with grpc.insecure_channel(address) as channel, ThreadPoolExecutor(1) as pool:
-                under_way = pool.submit(channel.unary_unary(f"/{SERVICE}/ModelInfer"), message, timeout=20)
-                wait_until(lambda: "gainroute_queue_samples 120" in httpx.get(f"{url}/metrics").text)
-                process.send_signal(signal.SIGTERM)
-                reply = pb.InferReply.FromString(under_way.result())
-                assert process.wait(timeout=20) == 0
-                with pytest.raises(grpc.RpcError) as told:
-                    channel.unary_unary(f"/{SERVICE}/ServerLive")(b"", timeout=20)
-            assert len(tensors(reply)["label"]) == N
-            assert told.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert process.stdout.read().strip() == "stopped"
-        finally:
-            process.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment()) as started:
+        address, _ = (started.stdout.readline().strip() for _ in range(2))
+        yield started, address
+        started.kill()
+
+
+def is_closed(address):
+    """Whether new connections are refused."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 5).close()
+    except OSError:
+        return True
+    return False
+
+
+def test_sigterm_answers_calls_under_way_then_stops(process, tmp_path):
+    coordinator, address = process
+    message = infer_request(packed(*(name.encode() for name in IDS)), shape=[N]).SerializeToString()
+    with grpc.insecure_channel(address) as channel:
+        under_way = channel.unary_unary(f"/{SERVICE}/ModelInfer").future(message, timeout=60)
+        wait_until((tmp_path / "asked").exists, 30)
+        coordinator.send_signal(signal.SIGTERM)
+        wait_until(lambda: is_closed(address), 30)
+        (tmp_path / "release").touch()
+        reply = pb.InferReply.FromString(under_way.result())
+    assert coordinator.wait(timeout=20) == 0
+    assert len(tensors(reply)["label"]) == N
+    assert coordinator.stdout.read().strip() == "stopped"
+
+
+def test_a_second_signal_does_not_wait_for_calls(process):
+    coordinator, address = process
+    done = threading.Event()
+
+    def nothing():  # the message of the call does not come
+        done.wait(60)
+        yield from ()
+
+    try:
+        with grpc.insecure_channel(address) as channel:
+            call = channel.stream_unary(f"/{SERVICE}/ModelInfer").future(nothing(), timeout=60)
+            channel.unary_unary(f"/{SERVICE}/ServerLive")(b"", timeout=20)  # the call before has arrived, too
+            coordinator.send_signal(signal.SIGTERM)
+            wait_until(lambda: is_closed(address), 30)
+            coordinator.send_signal(signal.SIGTERM)
+            assert coordinator.wait(timeout=20) == 0  # less than the 30 s for which calls are waited for
+            assert call.exception(timeout=20).code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        done.set()
