@@ -21,6 +21,7 @@ __all__ = ["judge_disturbed", "latencies"]
 MOST_TIMES = 3.0
 SLOW_TRICKS = {"half-open", "slow body"}  # ended by the coordinator after a while; it may be restarted before
 CAUSE_SECONDS = 20.0  # after a disturbance has ended, until when a party may still be called absent
+ENDING_SECONDS = 1.0  # a killed process fails requests before it has ended, from when on it counts as gone
 
 
 def judge_disturbed(seen: Seen) -> list[Check]:
@@ -136,7 +137,9 @@ def _caused(seen: Seen) -> Check:
         for name in {name for route in answer.route for name in absent_in(route) or ()}:
             found += 1
             causes = [down for down in downs if down.name == name] + happened.coordinators
-            if not any(c.gone <= answer.ended and answer.began <= c.back + CAUSE_SECONDS for c in causes):
+            if not any(
+                c.gone - ENDING_SECONDS <= answer.ended and answer.began <= c.back + CAUSE_SECONDS for c in causes
+            ):
                 wrong.append(f"{name} {answer.began - seen.start:.0f} s after the start")
     text = f"{found:,} requests without a party; {len(wrong)} without a cause" + (f": {wrong[0]}" if wrong else "")
     held = not wrong
