@@ -18,7 +18,7 @@ INCLUDED_dev    := all docs
 INCLUDED_bench  := all
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up federation test test-system check docs bench soak fuzz sbom audit-deps lock clean
+.PHONY: help demo up federation test test-system check check-types check-docs docs bench soak fuzz sbom audit-deps lock clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,22 +52,28 @@ federation: $(VENV)/.installed-all ## four organisations form a federation from 
 	@rm -rf out/federation
 	@$(BIN)/python examples/13_a_federation_that_forms.py --out out/federation
 
-test: $(VENV)/.installed-dev ## run the tests, without those of tests/system (about 6 minutes)
+test: $(VENV)/.installed-dev ## run the tests, without those of tests/system (about five minutes)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# Files in the order of their names: by number of tests, the files with one long test would come last.
 test-system: $(VENV)/.installed-system ## browser, PostgreSQL, Prometheus, full disk, wheel, long examples; needs Debian packages (.ci/run installs them)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests/system
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/system
 
 # What failed is the last thing printed; coverage follows only where all tests passed: the total, and files below 85 %.
 check: $(VENV)/.installed-dev ## lint, types, import contracts, documentation, doctests, tests with coverage
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(MKDOCS)
-	@$(BIN)/python -m pytest --doctest-modules src/gainroute -p no:cacheprovider
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-types check-docs
 	@$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=
 	@$(BIN)/coverage report | awk '/^Name/ || /^TOTAL/ || (/%$$/ && $$NF + 0 < 85)'
+
+check-types:
+	@$(BIN)/mypy
+
+check-docs:
+	@$(MKDOCS)
+	@$(BIN)/python -m pytest --doctest-modules src/gainroute -p no:cacheprovider
 
 docs: $(VENV)/.installed-docs ## build the documentation, offline and strict; open out/site/index.html
 	@$(MKDOCS)
