@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 
@@ -24,15 +25,18 @@ TEMPLATE = ROUTER.route(FITTED.local[:, :1])
 QUICK = settings(max_examples=40, deadline=None)
 
 
+@functools.cache
+def repeated(n):
+    """The decision of one sample, `n` times."""
+    fields = [field.name for field in dataclasses.fields(TEMPLATE) if field.name != "threshold"]
+    return dataclasses.replace(
+        TEMPLATE, **{name: np.repeat(getattr(TEMPLATE, name), n, axis=1 if name == "local" else 0) for name in fields}
+    )
+
+
 def scored(scores):
     """A decision of the router with these scores; nothing else of it matters to the controller."""
-    n = len(scores)
-    repeated = {
-        f.name: np.repeat(getattr(TEMPLATE, f.name), n, axis=1 if f.name == "local" else 0)
-        for f in dataclasses.fields(TEMPLATE)
-        if f.name not in ("threshold", "score")
-    }
-    return dataclasses.replace(TEMPLATE, score=np.asarray(scores, dtype=float), **repeated)
+    return dataclasses.replace(repeated(len(scores)), score=np.asarray(scores, dtype=float))
 
 
 def worst_window(escalated, budget, n):
