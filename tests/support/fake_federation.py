@@ -199,7 +199,7 @@ def federation(folder: Path, budget: float = 0.3, classes: tuple[str, ...] = CLA
         router=RouterSettings(artifact=artifacts["one"]),
         fusion=FusionSettings(factory="made:one"),
         party=tuple(PartyEndpoint(name=name, address=f"{name}:1") for name in NAMES),
-        rounds=RoundSettings(one_seconds=0.5, two_seconds=0.5, health_seconds=0.05),
+        rounds=RoundSettings(one_seconds=30.0, two_seconds=30.0, health_seconds=0.05),
         log=LogSettings(path=folder / "log" / "decisions.sqlite", posteriors=True),
         tokens=TokenSettings(admin={"ops": hash_token(ADMIN)}),
     )

@@ -61,7 +61,7 @@ def test_every_message_is_matched_whatever_clients_call_their_requests(tmp_path)
                 await one.start()
                 stack.push_async_callback(one.stop, 0.2)
             table = tuple(PartyEndpoint(name=name, address=one.address) for name, one in zip(NAMES, nodes, strict=True))
-            settings = fed.having(party=table, tls=tls, rounds={"one_seconds": 30.0, "two_seconds": 30.0}).settings
+            settings = fed.having(party=table, tls=tls).settings
             connections = [connect_party(party, settings.tls) for party in settings.party]
             coordinator = Coordinator(settings, connections, load_strong=fed.load_strong)
             await coordinator.start()

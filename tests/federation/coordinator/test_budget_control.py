@@ -350,7 +350,7 @@ def test_another_router_brings_a_controller_of_its_own_and_so_does_the_way_back(
 
 
 def test_a_batch_under_way_is_decided_by_the_controller_it_began_with(fed):
-    held = controlled(fed, budget=0.5).having(rounds={"one_seconds": 30.0})
+    held = controlled(fed, budget=0.5)
 
     async def work():
         async with running(held) as up:

@@ -295,7 +295,7 @@ def test_while_every_connection_is_answered_health_checks_and_admin_calls_get_in
             gate.set()
             return health, admin, other, await asyncio.gather(*busy)
 
-    fed = fed.having(rounds={"one_seconds": 30.0}, batching={"max_wait_ms": 0.0})
+    fed = fed.having(batching={"max_wait_ms": 0.0})
     health, admin, other, busy = run(work())
     assert (health[0], admin[0], other) == (200, 200, (503, "busy"))
     assert busy == [(200, None)] * 2
