@@ -103,6 +103,38 @@ def test_a_call_without_a_message_ends_in_time_and_public_calls_need_none(fed):
     assert live
 
 
+def test_a_call_that_ends_before_its_message_is_counted_and_is_no_error(fed, caplog):
+    path = "/inference.GRPCInferenceService/ModelInfer"
+
+    async def work():
+        async with running(fed) as up, grpc_door(up.coordinator) as client:
+
+            async def counted(expected):
+                text = (await up.client.get("/metrics")).text
+                return f'gainroute_requests_total{{status="400"}} {expected:.1f}' in text
+
+            cancelled = client.channel.stream_unary(path)(timeout=20)
+            assert isinstance(await client.call("ServerLive"), bytes)  # the call before has arrived, too
+            cancelled.cancel()
+            await until(lambda: counted(1))
+            empty = client.channel.stream_unary(path)(timeout=20)
+            await empty.done_writing()
+            with pytest.raises(grpc.aio.AioRpcError) as told:
+                await empty
+            await until(lambda: counted(2))
+            stopped = client.channel.stream_unary(path)(timeout=20)
+            assert isinstance(await client.call("ServerLive"), bytes)
+            await client.door.stop(None)
+            await until(lambda: counted(3))
+            return told.value, await _outcome(stopped)
+
+    told, stopped = asyncio.run(work())
+    assert told.code() is Code.INVALID_ARGUMENT
+    assert "the call ended before its message, of at most 4194304 bytes, had arrived" in told.details()
+    assert stopped.code() is Code.UNAVAILABLE
+    assert "a call failed" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("limits", "told"),
     [

@@ -115,7 +115,8 @@ class InferenceService:
         trailing = [("x-request-id", request_id)]
         ended = asyncio.get_running_loop().create_future()
         context.add_done_callback(lambda _: ended.set_result(None))
-        task = asyncio.ensure_future(self._answer(method, headers, request_id, context, ended))
+        address = _address(context.peer())  # now: a call that has ended has none
+        task = asyncio.ensure_future(self._answer(method, headers, request_id, address, context, ended))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         reply = await asyncio.shield(task)
@@ -129,10 +130,16 @@ class InferenceService:
         raise AssertionError("abort raises")
 
     async def _answer(
-        self, method: _Method, headers: Mapping[bytes, str], request_id: str, context: Any, ended: asyncio.Future[None]
+        self,
+        method: _Method,
+        headers: Mapping[bytes, str],
+        request_id: str,
+        address: str,
+        context: Any,
+        ended: asyncio.Future[None],
     ) -> bytes | CoordinatorError:
         began, status, grant = time.perf_counter(), 500, None
-        infer, address = method.request is pb.InferRequest, _address(context.peer())
+        infer = method.request is pb.InferRequest
         reply: bytes | CoordinatorError
         try:
             if method.request is None:
@@ -170,6 +177,8 @@ class InferenceService:
             message = await asyncio.wait_for(context.read(), limits.body_seconds)
         except asyncio.TimeoutError:
             raise SlowRequestError(f"the message did not arrive within {limits.body_seconds:g} s") from None
+        except aio.BaseError:  # the server was stopped, or the call has ended
+            message = aio.EOF
         if message is aio.EOF:  # what was too large, gRPC has refused itself
             raise BadRequestError(
                 f"the call ended before its message, of at most {limits.max_body_bytes} bytes, had arrived"
