@@ -16,6 +16,7 @@ from gainroute.control.token_bucket import TokenBucket
 from gainroute.errors import GainrouteError, GainrouteWarning
 from gainroute.estimators import CascadeClassifier
 from gainroute.io.arrow_router import ArrowRouter
+from gainroute.routing.agreement import AgreementRouter
 from gainroute.routing.artifacts import load, save
 from gainroute.routing.calibrate import (
     CALIBRATORS,
@@ -56,6 +57,7 @@ from gainroute.routing.types import Answer, CalibrationSet, Decision, Provenance
 from gainroute.training.opened_run import OpenedRun, open_run
 
 __all__ = [
+    "AgreementRouter",
     "Answer",
     "ArrowRouter",
     "AsyncParty",

@@ -37,6 +37,7 @@ ROUTERS = {
     "infinite": gr.ExpectedGainRouter(threshold=-np.inf),
     "cv": gr.ExpectedGainRouter(lam="cv"),
     "confidence": gr.ConfidenceRouter(0.3),
+    "agreement": gr.AgreementRouter(0.3),
     "calibrated confidence": gr.CalibratedConfidenceRouter(0.3),
     "learned": gr.LearnedGainRouter(0.3, threshold="calibration"),
     "random": gr.RandomRouter(0.3, seed=4),

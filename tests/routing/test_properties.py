@@ -20,6 +20,7 @@ ROUTERS = [
     gr.ExpectedGainRouter.paper,
     gr.ConfidenceRouter,
     gr.CalibratedConfidenceRouter,
+    gr.AgreementRouter,
     gr.LearnedGainRouter,
     gr.RandomRouter,
 ]

@@ -139,6 +139,26 @@ def test_absent_parties():
     assert answer.prediction[0] == -1
 
 
+def test_disagreement_comes_before_doubt():
+    """More dissenting votes are escalated first; equal votes by the pooled probability of the answer."""
+    data = world(400, 3, 4, 0)
+    router = gr.AgreementRouter(0.2).fit(data.local, data.labels, data.strong)
+    decision = router.route(data.local)
+    dissent = (data.local.argmax(axis=2) != decision.weak_prediction).sum(axis=0)
+    sure = data.local.mean(axis=0).max(axis=1)
+    np.testing.assert_allclose(decision.score, dissent - sure)
+    assert dissent[decision.escalate].min() >= dissent[~decision.escalate].max() - 1
+    assert decision.escalate.mean() == pytest.approx(0.2, abs=0.01)
+
+
+def test_agreement_of_one_party_is_confidence():
+    data = world(200, 1, 4, 0)
+    one, two = (
+        make(0.3).fit(data.local, data.labels, data.strong) for make in (gr.AgreementRouter, gr.ConfidenceRouter)
+    )
+    np.testing.assert_array_equal(one.route(data.local).escalate, two.route(data.local).escalate)
+
+
 @pytest.mark.parametrize("make", [gr.LearnedGainRouter, gr.ConfidenceRouter, gr.RandomRouter])
 def test_absent_parties_leave_every_score_defined(make):
     router = make(0.5, threshold="calibration").fit(DATA.local, DATA.labels, DATA.strong)

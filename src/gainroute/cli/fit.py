@@ -22,7 +22,16 @@ from gainroute.routing.router import Router
 __all__ = ["fit", "progress_for"]
 
 RULES = ("cross-fitted", "calibration", "certified", "certified-error", "certified-both")
-ROUTER_NAMES = ("expected-gain", "paper", "confidence", "calibrated-confidence", "learned-gain", "defer", "random")
+ROUTER_NAMES = (
+    "expected-gain",
+    "paper",
+    "confidence",
+    "calibrated-confidence",
+    "agreement",
+    "learned-gain",
+    "defer",
+    "random",
+)
 SLOW = 200_000  # values in all posteriors
 PAPER_SETTINGS = ("min_gain", "utility")  # the others are fixed by the paper
 

@@ -15,6 +15,7 @@ from gainroute._util.importing import load_object
 from gainroute._util.resampling import gain_curve, gains_at, interval, replicates, resamples
 from gainroute.errors import GainrouteWarning, SettingError, TooFewSamplesError
 from gainroute.evaluation.metrics import outcome_values
+from gainroute.routing.agreement import AgreementRouter
 from gainroute.routing.calibrate import folds_of
 from gainroute.routing.class_order import check_class_order as check_order
 from gainroute.routing.inputs import as_local_posteriors, as_utility, as_weights, check_folds, check_fraction
@@ -119,6 +120,7 @@ def candidates(utility: ArrayLike | None = None) -> dict[str, Candidate]:
         ),
         REFERENCE: ConfidenceRouter,
         "calibrated-confidence": CalibratedConfidenceRouter,
+        "agreement": AgreementRouter,
         "learned-gain": LearnedGainRouter,
         "random": RandomRouter,
     }

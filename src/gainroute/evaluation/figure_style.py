@@ -59,6 +59,7 @@ LOOKS = {
     "partial escalation": Look("amber", (0, (5, 1.5)), "*", 1.9, 1.3),
     "calibrated confidence": Look("sky", (0, (6, 2)), "s"),
     "confidence": Look("vermilion", (0, (4, 2)), "^"),
+    "agreement": Look("purple", (0, (2, 1.5)), "P"),
     "learned gain": Look("green", (0, (6, 2, 1, 2)), "D"),
     "random": Look("grey", (0, (1, 2)), "", 1.3),
     "oracle": Look("ink", "-", "*", 1.1, 1.6),

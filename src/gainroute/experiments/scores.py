@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gainroute.experiments.records import Record
+from gainroute.routing.agreement import AgreementRouter
 from gainroute.routing.decide import calibration_threshold
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
@@ -24,6 +25,7 @@ from gainroute.routing.types import ArrayLike, Decision, FloatArray, IntArray
 
 __all__ = [
     "ABLATION",
+    "AGREEMENT",
     "ANALYTICAL",
     "BUDGETS",
     "CALIBRATED",
@@ -51,6 +53,7 @@ OURS = "ours (total)"
 ROUTING_ONLY = "ours (routing only)"
 REFERENCE = "confidence"
 CALIBRATED = "calibrated confidence"
+AGREEMENT = "agreement"
 ORACLE = "oracle"
 BUDGETS = (0.1, 0.2, 0.4)  # for which thresholds are set
 ABLATION = (ANALYTICAL, f"{ANALYTICAL}, temperature", f"{ANALYTICAL}, uncalibrated", CALIBRATED)
@@ -73,6 +76,7 @@ def compared_routers() -> dict[str, Builder]:
         ROUTING_ONLY: lambda: RoutingOnlyRouter(threshold="calibration", blend="none"),
         CALIBRATED: lambda: CalibratedConfidenceRouter(threshold="calibration"),
         REFERENCE: ConfidenceRouter,
+        AGREEMENT: AgreementRouter,
         "learned gain": lambda: LearnedGainRouter(threshold="calibration"),
         "random": RandomRouter,
     }

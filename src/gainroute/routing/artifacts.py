@@ -22,6 +22,7 @@ from safetensors.numpy import save as to_safetensors
 from gainroute._util.files import write_bytes
 from gainroute._util.registry import Registry
 from gainroute.errors import ArtifactError, ArtifactVersionError, NotAnArtifactError, SettingError
+from gainroute.routing.agreement import AgreementRouter
 from gainroute.routing.answer import FinalAnswer
 from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibrator, IdentityCalibrator, TemperatureCalibrator
 from gainroute.routing.certify import Guarantee
@@ -60,6 +61,7 @@ OWN_ROUTERS: dict[str, type[Router]] = {
         ExpectedGainRouter,
         ConfidenceRouter,
         CalibratedConfidenceRouter,
+        AgreementRouter,
         LearnedGainRouter,
         DeferRouter,
         RandomRouter,

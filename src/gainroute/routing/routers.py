@@ -51,6 +51,7 @@ ROUTERS: Registry[type[Router]] = Registry(
     {
         "expected-gain": "gainroute.routing.routers:ExpectedGainRouter",
         "confidence": "gainroute.routing.routers:ConfidenceRouter",
+        "agreement": "gainroute.routing.agreement:AgreementRouter",
         "calibrated-confidence": "gainroute.routing.routers:CalibratedConfidenceRouter",
         "learned-gain": "gainroute.routing.routers:LearnedGainRouter",
         "defer": "gainroute.routing.routers:DeferRouter",
