@@ -28,7 +28,7 @@ REPOSITORY = "https://github.com/gainroute/gainroute/blob/main"
 # Topic → title, what it is for, and the modules (below `gainroute.`) whose public names it describes; the first that
 # matches counts, so that a name of a new module is still found by its package.
 TOPICS = {
-    "routers": ("Routers", "Decide what to escalate.", ["routing.router", "routing.routers", "routing.partial"]),
+    "routers": ("Routers", "Decide what to escalate.", ["routing.router", "routing.routers", "routing.partial", "io"]),
     "inference": ("Inference", "Answer samples in two rounds.", ["routing.two_round", "estimators", "training"]),
     "artifacts": ("Saving and loading", "One file per router, without pickle.", ["routing.artifacts"]),
     "control": ("After deployment", "Keep the budget, notice drift, recalibrate.", ["control"]),

@@ -195,7 +195,9 @@ def _changed_entry(where: str, old: dict[str, Any], new: dict[str, Any] | None) 
     if new is None:
         return [f"{where} is gone"]
     found = [
-        f"{where}: {key} is {new[key]!r}, was {old[key]!r}" for key in old if key != "required" and new[key] != old[key]
+        f"{where}: {key} is {new[key]!r}, was {old[key]!r}"
+        for key in old
+        if key != "required" and new[key] != old[key] and (key, new[key]) != ("several", True)  # one is still allowed
     ]
     if new["required"] and not old["required"]:
         found.append(f"{where} is required now")

@@ -368,6 +368,40 @@ def test_route_flags_samples_that_lack_a_party(folder: Path) -> None:
     assert "row 0 of" in refused("explain", *args, "--row", "0")
 
 
+def test_route_takes_many_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    Path("many").mkdir()
+    for i in range(3):
+        local = draw(50, seed=i)["local_posteriors"]
+        columns = {f"posterior_{party}": local[party].tolist() for party in range(2)}
+        pq.write_table(pa.table({**columns, "weak_prediction": [0] * 50}), f"many/{i}.parquet")
+    result = parsed("route", "router.safetensors", "many", "--out", "made", "--columns", "score", "--processes", "1")
+    assert (result["samples"], result["files"], result["kept"], result["rate"]) == (
+        150,
+        3,
+        0,
+        result["escalated"] / 150,
+    )
+    assert len(result["warnings"]) == 1
+    assert "weak_prediction in the files is not used" in result["warnings"][0]
+    assert pq.read_table("made/1.parquet").column_names == ["id", "escalate", "score", "incomplete"]
+    for given in (["many/*.parquet"], [f"many/{i}.parquet" for i in range(3)]):
+        done = run("route", "router.safetensors", *given, "--out", "made", "--columns", "score")
+        assert f"{result['escalated']} of 150 samples are escalated" in done.stdout
+        assert done.stdout.endswith("Decisions: made (3 of 3 files were complete before)\n")
+    single = ("route", "router.safetensors", "many/0.parquet", "--out")
+    assert parsed(*single, "one.parquet", "--columns", "score")["samples"] == 50
+    whole, piece = (pq.read_table(path, partitioning=None) for path in ("one.parquet", "made/0.parquet"))
+    assert whole.equals(piece)
+    Path("empty").mkdir()
+    parsed(*single, "empty")
+    assert [path.name for path in Path("empty").iterdir()] == ["0.parquet"]
+    job = ("route", "router.safetensors", "many", "--out", "other")
+    assert "--on was given with many files" in refused(*job, "--on", "id")
+    assert "columns has 'scores'; allowed are" in refused(*job, "--columns", "scores")
+    assert "no data were given" in refused("route", "router.safetensors", "--out", "made")
+
+
 def test_a_weak_answer_of_one_s_own_is_needed_again(folder: Path) -> None:
     data = draw(200)
     np.savez(folder / "own.npz", **data, weak_prediction=np.zeros(200, dtype=int))

@@ -87,7 +87,7 @@ _COMMANDS: dict[Callable[..., None], str] = {  # in the order of `gainroute --he
     export.export: "Export a trained run's parties as ONNX files.",
     recalibrate.recalibrate: "Refit a router from its decision log.",
 }
-_RESUMABLE = (demo.demo, federate.federate, reproduce.reproduce, train.train)
+_RESUMABLE = (demo.demo, federate.federate, reproduce.reproduce, route.route, train.train)
 for _command, _text in _COMMANDS.items():
     app.command(cls=ResumableCommand if _command in _RESUMABLE else Command, short_help=_text)(_command)
 app.add_typer(data.data, name="data", short_help="Prepare the benchmarks' data.")

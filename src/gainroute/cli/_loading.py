@@ -15,14 +15,14 @@ from gainroute.routing.labels import Labels
 from gainroute.routing.router import Router
 from gainroute.routing.types import Decision, IntArray
 
-__all__ = ["as_columns", "class_names", "folder_of", "read_data", "strong_columns"]
+__all__ = ["as_columns", "class_names", "folder_of", "read_data", "split_names", "strong_columns"]
 
 
 def read_data(
     data: Path | None, posteriors: Sequence[Path] | None, labels: Path | None, on: str | None, classes: str | None
 ) -> Outcomes:
     """Read DATA, or the files of `--posteriors`."""
-    names = None if classes is None else [name.strip() for name in classes.split(",")]
+    names = split_names(classes)
     if data is not None and posteriors:
         raise DataError(f"both DATA ({data}) and --posteriors were given; give one of them")
     if data is not None:
@@ -35,6 +35,11 @@ def read_data(
     if not posteriors:
         raise DataError("no data were given; pass an .npz or Parquet file, or --posteriors with one file per party")
     return load_outcomes(list(posteriors), labels, on, class_names=names)
+
+
+def split_names(text: str | None) -> list[str] | None:
+    """Read names separated by commas."""
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def as_columns(router: Router, values: Any, name: str) -> IntArray:

@@ -13,9 +13,9 @@ from gainroute.errors import DataError, SettingError
 from gainroute.routing.types import FloatArray
 
 __all__ = [
-    "CacheDir", "CheckClassOrder", "Classes", "Data", "DataDir", "Device", "IdColumn", "Json", "LabelColumn",
-    "LabelFile", "Labels", "On", "PooledOnly", "Posteriors", "RecordsDir", "ReportDir", "RouterFile", "Run", "Utility",
-    "Views", "number_or", "numbers", "read_utility",
+    "CacheDir", "CheckClassOrder", "Classes", "Data", "DataDir", "DataFiles", "Device", "IdColumn", "Json",
+    "LabelColumn", "LabelFile", "Labels", "On", "PooledOnly", "Posteriors", "RecordsDir", "ReportDir", "RouterFile",
+    "Run", "Utility", "Views", "number_or", "numbers", "read_utility",
 ]  # fmt: skip
 
 Data = Annotated[
@@ -25,6 +25,14 @@ Data = Annotated[
         help="An .npz file (arrays local_posteriors (M, N, K), labels, strong_prediction, and optionally "
         "strong_posterior, weak_prediction, sample_weight, present, ids, class_names) or a Parquet file (columns id, "
         "label, strong_prediction, and posterior_<party> for each party).",
+    ),
+]
+DataFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="DATA...",
+        help="An .npz or Parquet file as `gainroute fit` takes it, or many Parquet files: their folder, a pattern such "
+        "as 'new/*.parquet', or their names.",
     ),
 ]
 Posteriors = Annotated[

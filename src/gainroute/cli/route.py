@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from gainroute._util.blas import one_thread
 from gainroute.cli import _options as opt
 from gainroute.cli._command import notes
-from gainroute.cli._loading import folder_of, read_data
+from gainroute.cli._loading import folder_of, read_data, split_names
 from gainroute.cli._output import budget_text, percent, print_json, print_table, table
+from gainroute.cli._route_job import only_files, route_job
 from gainroute.errors import DataError, SettingError
 from gainroute.io.posteriors import Outcomes, for_router
+from gainroute.routing.router import Router
 from gainroute.routing.score import Explanation
 
 __all__ = ["explain", "route"]
@@ -28,50 +31,75 @@ def route(
             "--out",
             "-o",
             metavar="FILE",
-            help="Where to write the decisions: .npz, or .parquet. Holds ids, escalate, score, weak_prediction, "
-            "pooled, calibrated, incomplete and threshold.",
+            help="Where to write the decisions: .npz, or .parquet; for many files the folder. Holds ids, escalate, "
+            "score, weak_prediction, pooled, calibrated, incomplete and threshold.",
         ),
     ],
-    data: opt.Data = None,
+    data: opt.DataFiles = None,
     posteriors: opt.Posteriors = None,
     labels: opt.Labels = None,
     on: opt.On = None,
     classes: opt.Classes = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Which columns to write besides ids, escalate and incomplete, such as score,weak_prediction: large "
+            "jobs seldom need the posteriors. By default all.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, help="For many files: how many processes to use. By default one per core."),
+    ] = None,
     json: opt.Json = False,
 ) -> None:
     """Decide which new samples to escalate. Needs posteriors only: labels and strong answers are ignored.
 
     A sample that lacks a party is answered from the others, never escalated, and marked incomplete.
+
+    Many or large Parquet files are read in pieces, in bounded memory, on all cores. Each becomes a file of the same
+    name in the folder --out, or several if it has more than a million rows or so. After an interruption, the same
+    command goes on where it stopped: files that are complete are kept, unless the router, the input or an option has
+    changed.
     """
     with notes() as said:
-        from gainroute.io.decisions import save_decision
+        from gainroute.io.parquet_files import is_job
         from gainroute.routing.artifacts import load
 
         fitted = load(router)
-        known, weak = for_router(fitted, read_data(data, posteriors, labels, on, classes))
-        decision = fitted.route(known.local_posteriors, weak_prediction=weak, present=known.present, checked=True)
-        save_decision(decision, folder_of(out), known.ids)
-        count, rate = int(decision.escalate.sum()), float(decision.escalate.mean())
-        result: dict[str, Any] = {
-            "samples": len(decision),
-            "escalated": count,
-            "rate": rate,
-            "budget": fitted.budget,
-            "threshold": decision.threshold,
-            "incomplete": int(decision.incomplete.sum()),
-            "out": str(out),
-            "warnings": said,
-        }
+        given = list(data or [])
+        if is_job(given, out):
+            only_files(posteriors, labels, on)
+            result = route_job(fitted, router, given, out, classes, columns, processes)
+        else:
+            read = read_data(given[0] if given else None, posteriors, labels, on, classes)
+            result = _route_whole(fitted, read, out, columns)
+        result["rate"] = result["escalated"] / result["samples"] if result["samples"] else 0.0
+        result |= {"budget": fitted.budget, "threshold": fitted.threshold_, "out": str(out), "warnings": said}
     if json:
         print_json(result)
         return
     typer.echo(
-        f"{count:,} of {len(decision):,} samples are escalated: {percent(rate)} (budget {budget_text(fitted.budget)}, "
-        f"score > {decision.threshold:.4g})."
+        f"{result['escalated']:,} of {result['samples']:,} samples are escalated: {percent(result['rate'])} (budget "
+        f"{budget_text(fitted.budget)}, score > {fitted.threshold_:.4g})."
     )
     if result["incomplete"]:
         typer.echo(f"{result['incomplete']:,} lack a party: answered from the others, not escalated.")
-    typer.echo(f"Decisions: {out}")
+    kept = f" ({result['kept']:,} of {result['files']:,} files were complete before)" if result.get("kept") else ""
+    typer.echo(f"Decisions: {out}{kept}")
+
+
+def _route_whole(fitted: Router, read: Outcomes, out: Path, columns: str | None) -> dict[str, Any]:
+    from gainroute.io.decisions import check_columns, save_decision
+
+    chosen = check_columns(split_names(columns))
+    known, weak = for_router(fitted, read)
+    with one_thread():  # threads move the last bits of a product, and with them those of a score
+        decision = fitted.route(known.local_posteriors, weak_prediction=weak, present=known.present, checked=True)
+    save_decision(decision, folder_of(out), known.ids, chosen)
+    counts = {"escalated": int(decision.escalate.sum()), "incomplete": int(decision.incomplete.sum())}
+    return {"samples": len(decision), **counts}
 
 
 def explain(
