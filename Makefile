@@ -79,8 +79,8 @@ docs: $(VENV)/.installed-docs ## build the documentation, offline and strict; op
 	@$(MKDOCS)
 	@echo "open out/site/index.html, or: $(BIN)/python -m http.server -d out/site"
 
-bench: $(VENV)/.installed-bench ## measure side by side: make bench [TOPIC=calibration|routing|...]
-	@$(BIN)/python -m benchmarks $(TOPIC)
+bench: $(VENV)/.installed-bench ## measure side by side: make bench [TOPIC=calibration|routing|...] [ROWS=10000000 with TOPIC=batch]
+	@$(BIN)/python -m benchmarks $(TOPIC) $(ROWS)
 
 soak: $(VENV)/.installed-all ## load while processes are killed and frozen, a disk is full, a client hostile: make soak [MINUTES=10]
 	@$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [topic]`: measure, print a table, write out/bench/<topic>.json."""
+"""`python -m benchmarks [topic [size]]`: measure, print a table, write out/bench/<topic>.json."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.rows import show, write
 
-TOPICS = ("calibration", "routing", "training", "onnx", "federation", "serving", "masked")
+TOPICS = ("calibration", "routing", "batch", "training", "onnx", "federation", "serving", "masked")
 
 
-def main(topic: str) -> int:
-    """Run one topic, or all; the exit code says whether every bar holds."""
+def main(topic: str, *size: int) -> int:
+    """Run one topic, or all; the exit code says whether every bar holds. `size` is that of a batch job, in rows."""
     console = Console(width=max(120, Console().width))
     if topic not in ("all", *TOPICS):
         console.print(f"no topic {topic!r}; there are {', '.join(TOPICS)} and all")
@@ -28,7 +28,7 @@ def main(topic: str) -> int:
         # One thread for everyone: the ratios are of algorithms, not of cores.
         with threadpool_limits(limits=1), Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(f"{name} ...", total=None)
-            for measured in module.run():
+            for measured in module.run(*size):
                 rows.append(measured)
                 progress.update(task, description=measured.what)
         show(name, rows, console)
@@ -38,4 +38,4 @@ def main(topic: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "all"))
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "all", *map(int, sys.argv[2:])))
