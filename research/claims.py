@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gainroute._util.blas import one_thread
-from gainroute._util.resampling import interval, resamples
-from gainroute.experiments.measures import measures_at, resampled_accuracy
-from gainroute.experiments.pages.text import percent, regime_title, with_interval
-from gainroute.experiments.scores import ABLATION, ANALYTICAL, REFERENCE, defer_name
+from gainroute._util.resampling import interval, resampled_runs, resamples
+from gainroute.experiments.measures import measures_at, over_seeds, resampled_accuracy
+from gainroute.experiments.pages.text import percent, regime_title, signed, with_interval
+from gainroute.experiments.scores import ABLATION, ANALYTICAL, CALIBRATED, REFERENCE, defer_name
 from gainroute.experiments.study import Study
 from gainroute.routing.types import FloatArray
 
@@ -63,8 +63,8 @@ def claims_of(study: Study, *, count: int = 1000) -> dict[str, Any]:
 
     ``peak``: the best mean accuracy of expected gain on a grid of rates, how far above the better endpoint
     (`low` and `high` hold for all rates at once, because the peak was sought on the same samples), and where it lies
-    on resampled test parts. ``worth``: the share of samples whose error the strong route corrects. ``ahead``: by
-    router and budget, in how many seeds expected gain is ahead.
+    on resampled seeds and test parts. ``worth``: the share of samples whose error the strong route corrects.
+    ``ahead``: by router and budget, in how many seeds expected gain is ahead.
     """
     with one_thread():
         return {
@@ -76,15 +76,14 @@ def claims_of(study: Study, *, count: int = 1000) -> dict[str, Any]:
 def _regime(study: Study, regime: int, count: int) -> dict[str, Any]:
     runs = study.runs(ANALYTICAL, regime)
     return {
-        "peak": _peak(
-            measures_at(runs, GRID).accuracy.mean(axis=0), resampled_accuracy(runs, GRID, count=count)
-        ),
+        "peak": _peak(measures_at(runs, GRID).accuracy, resampled_accuracy(runs, GRID, count=count)),
         "worth": _worth(np.stack([(run.gain > 0).astype(np.float64) for run in runs]), count),
         "ahead": {name: _ahead(study, name, regime) for name in study.scores if name != ANALYTICAL},
     }  # fmt: skip
 
 
-def _peak(accuracy: FloatArray, drawn: FloatArray) -> dict[str, float]:
+def _peak(by_seed: FloatArray, drawn: FloatArray) -> dict[str, float]:
+    accuracy = by_seed.mean(axis=0)
     end = -1 if accuracy[-1] >= accuracy[0] else 0
     best = int(accuracy.argmax())
     difference, moved = accuracy - accuracy[end], drawn - drawn[:, [end]]
@@ -102,16 +101,18 @@ def _peak(accuracy: FloatArray, drawn: FloatArray) -> dict[str, float]:
         "above": float(difference[best]),
         "low": float(difference[best] - reach * error[best]),
         "high": float(difference[best] + reach * error[best]),
+        **over_seeds(by_seed[:, best] - by_seed[:, end]),
         "rate_low": float(low),
         "rate_high": float(high),
     }
 
 
 def _worth(corrected: FloatArray, count: int) -> dict[str, float]:
-    share, n = corrected.mean(axis=0), corrected.shape[1]
-    drawn = np.concatenate([weights @ share for weights in resamples(n, count, np.random.default_rng(0))]) / n
-    low, high = interval(drawn)
-    return {"mean": float(share.mean()), "low": float(low), "high": float(high)}
+    seeds, n = corrected.shape
+    shares = np.concatenate([weights @ corrected.T for weights in resamples(n, count, np.random.default_rng(0))]) / n
+    low, high = interval((shares * resampled_runs(seeds, count, np.random.default_rng([0, seeds]))).sum(axis=1))
+    by_seed = corrected.mean(axis=1)
+    return {"mean": float(by_seed.mean()), "low": float(low), "high": float(high), **over_seeds(by_seed)}
 
 
 def _ahead(study: Study, name: str, regime: int) -> dict[str, list[int]]:
@@ -125,8 +126,48 @@ def _ahead(study: Study, name: str, regime: int) -> dict[str, list[int]]:
 # ---- verdicts -----------------------------------------------------------------------------------
 
 
-def above_zero(low: float, high: float) -> str:
-    """Judge a difference that should be positive by its interval."""
+@dataclass(frozen=True)
+class Measured:
+    """A mean with its interval over seeds and samples, and Student's over the seeds alone, if there are several."""
+
+    mean: float
+    low: float
+    high: float
+    t_low: float | None = None
+    t_high: float | None = None
+
+    @classmethod
+    def at(cls, stated: Mapping[str, Any], index: int) -> Measured:
+        """Read one entry of a summary's list of differences."""
+        return cls(**{name: values[index] for name, values in stated.items()})
+
+    def __neg__(self) -> Measured:
+        def minus(value: float | None) -> float | None:
+            return None if value is None else -value
+
+        return Measured(-self.mean, -self.high, -self.low, minus(self.t_high), minus(self.t_low))
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """What a verdict is judged by: both intervals together."""
+        if self.t_low is None or self.t_high is None:
+            return self.low, self.high
+        return min(self.low, self.t_low), max(self.high, self.t_high)
+
+    def points(self) -> str:
+        """Write a difference with its intervals."""
+        return points(self.mean, self.low, self.high) + self.seeds_alone(signed)
+
+    def seeds_alone(self, write: Callable[[float], str]) -> str:
+        """Write the interval over the seeds alone."""
+        if self.t_low is None or self.t_high is None:
+            return ""
+        return f" [{write(self.t_low)} … {write(self.t_high)}]"
+
+
+def above_zero(found: Measured) -> str:
+    """Judge a difference that should be positive."""
+    low, high = found.bounds
     return HELD if low > 0 else NOT_HELD if high < 0 else NOT_DECIDED
 
 
@@ -172,7 +213,10 @@ def findings_of(summary: Mapping[str, Any], claims: Mapping[str, Any]) -> list[F
                 found.append(of.level())
         if modelnet:
             found.append(of.saturation())
-        found.append(of.calibrator())
+        found += [
+            of.calibrator(),
+            of.ahead("the reliability term pays (above calibrated confidence) at 20 and 40 %", [CALIBRATED]),
+        ]
     return found
 
 
@@ -185,17 +229,16 @@ class _Regime:
         self.routers, self.calibration, self.extra = found["routers"], found["calibration"], claims["regimes"][regime]
 
     def stronger(self) -> Finding:
-        ends = self.routers[ANALYTICAL]["minus_strong"]  # at rate 0: weak minus strong
-        mean, low, high = -ends["mean"][0], -ends["high"][0], -ends["low"][0]
-        return Finding("VFL stronger than the local route", self.title, points(mean, low, high), above_zero(low, high))
+        found = -Measured.at(self.routers[ANALYTICAL]["minus_strong"], 0)  # at rate 0: weak minus strong
+        return Finding("VFL stronger than the local route", self.title, found.points(), above_zero(found))
 
     def peak(self) -> Finding:
         peak, claim = self.extra["peak"], "peak above both endpoints"
         if peak["above"] <= 0:
             return Finding(claim, self.title, "no rate is above the better endpoint", NOT_HELD)
         at = f"{percent(peak['accuracy'])} % at a rate of {100 * peak['rate']:.0f} %: "
-        measured = at + points(peak["above"], peak["low"], peak["high"])
-        return Finding(claim, self.title, measured, above_zero(peak["low"], peak["high"]))
+        found = Measured(peak["above"], peak["low"], peak["high"], peak.get("t_low"), peak.get("t_high"))
+        return Finding(claim, self.title, at + found.points(), above_zero(found))
 
     def peak_rate(self) -> Finding:
         peak = self.extra["peak"]
@@ -208,10 +251,10 @@ class _Regime:
         for name in names:
             cells = []
             for budget in BUDGETS:
-                mean, low, high = self._over(name, budget)
-                verdicts.append(above_zero(low, high))
+                found = self._over(name, budget)
+                verdicts.append(above_zero(found))
                 ahead, seeds = self.extra["ahead"][name][f"{budget:g}"]
-                cells.append(points(mean, low, high) + (f", {ahead} of {seeds} seeds" if seeds > 1 else ""))
+                cells.append(found.points() + (f", {ahead} of {seeds} seeds" if seeds > 1 else ""))
             word = name.removeprefix(f"{ANALYTICAL}, ")
             measured.append((f"{word}: " if len(names) > 1 else "") + "; ".join(cells))
         return Finding(claim, self.title, "<br>".join(measured), all_of(verdicts))
@@ -225,22 +268,20 @@ class _Regime:
         return replace(judged, measured=f"{judged.measured}<br>NLL and ECE: {', '.join(stated)}")
 
     def level(self) -> Finding:
-        mean, low, high = self._over(defer_name("2"), 0.8)
-        behind = (-mean, -high, -low)  # defer minus expected gain
-        verdict = HELD if behind[1] > -MARGIN else NOT_HELD if behind[2] < 0 else NOT_DECIDED
-        return Finding("defer α=2 level or ahead at 80 %", self.title, points(*behind), verdict)
+        behind = -self._over(defer_name("2"), 0.8)  # defer minus expected gain
+        low, high = behind.bounds
+        verdict = HELD if low > -MARGIN else NOT_HELD if high < 0 else NOT_DECIDED
+        return Finding("defer α=2 level or ahead at 80 %", self.title, behind.points(), verdict)
 
     def saturation(self) -> Finding:
-        worth = self.extra["worth"]
-        mean, low, high = (percent(worth[key]) for key in ("mean", "low", "high"))
-        measured = f"{mean} % ({low} … {high} %)"
-        verdict = within(worth["low"], worth["high"], SATURATION)
-        return Finding("oracle saturates at 20–25 %", self.title, measured, verdict)
+        worth = Measured(**self.extra["worth"])
+        mean, low, high = (percent(value) for value in (worth.mean, worth.low, worth.high))
+        measured = f"{mean} % ({low} … {high} %){worth.seeds_alone(percent)}"
+        return Finding("oracle saturates at 20–25 %", self.title, measured, within(*worth.bounds, SATURATION))
 
-    def _over(self, name: str, budget: float) -> tuple[float, float, float]:
-        """Expected gain minus another router: mean and interval."""
-        apart, at = self.routers[name]["minus_analytical"], self.summary["rates"].index(budget)
-        return -apart["mean"][at], -apart["high"][at], -apart["low"][at]
+    def _over(self, name: str, budget: float) -> Measured:
+        """Expected gain minus another router."""
+        return -Measured.at(self.routers[name]["minus_analytical"], self.summary["rates"].index(budget))
 
 
 def points(mean: float, low: float, high: float) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gainroute._util.blas import one_thread
 from gainroute._util.resampling import interval
-from gainroute.experiments.measures import Routed, measures_at, resampled_accuracy
+from gainroute.experiments.measures import Routed, measures_at, over_seeds, resampled_accuracy
 from gainroute.experiments.scores import ANALYTICAL, BUDGETS, ORACLE, OURS, ROUTING_ONLY
 from gainroute.experiments.study import Study
 from gainroute.routing.types import FloatArray
@@ -67,6 +67,7 @@ def _rows(
             "difference": float(by_seed.mean()),
             "low": float(low),
             "high": float(high),
+            **over_seeds(by_seed),
             "by_seed": dict(zip(seeds, by_seed.tolist(), strict=True)),
         }
 

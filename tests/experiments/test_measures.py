@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 from synthetic_records import synthetic_record
 
 import gainroute as gr
+from gainroute._util.resampling import interval
 from gainroute.errors import DataError
 from gainroute.experiments import measures, scores
 from gainroute.experiments.pages import tables
@@ -94,6 +96,28 @@ def test_resampled_differences_are_paired_and_centred(study: Study) -> None:
     direct = [measures.measures_at(r, [0.2]).accuracy.mean() for r in (runs, other)]
     assert apart.mean() == pytest.approx(direct[0] - direct[1], abs=0.01)
     assert apart.std() < drawn.std() + measures.resampled_accuracy(other, [0.2], count=300).std()
+
+
+def test_intervals_cover_what_other_seeds_would_change() -> None:
+    """Training runs that differ by chance: the mean over all runs is in the interval of a few, as often as it says."""
+    rng, inside = np.random.default_rng(0), 0
+    for _ in range(100):
+        right = (rng.random((5, 200)) < rng.normal(0.7, 0.05, size=(5, 1))).astype(float)
+        runs = [measures.Routed(np.zeros(200), row, row, {}) for row in right]
+        low, high = interval(measures.resampled_accuracy(runs, [0.0], count=200)[:, 0])
+        inside += low <= 0.7 <= high
+        found = measures.over_seeds(right.mean(axis=1))
+        assert found["t_low"] < right.mean() < found["t_high"]
+    # Five values seldom show their spread whole: a percentile interval of them covers somewhat less than 95 %.
+    assert inside >= 80
+    assert measures.over_seeds(right[:1].mean(axis=1)) == {}
+
+
+def test_the_interval_over_seeds_is_students() -> None:
+    values = np.array([0.1, 0.3, 0.2, 0.25])
+    found = measures.over_seeds(values)
+    expected = stats.t.interval(0.95, 3, loc=values.mean(), scale=stats.sem(values))
+    assert (found["t_low"], found["t_high"]) == pytest.approx(expected)
 
 
 def test_calibration_brings_the_posterior_nearer_to_the_truth() -> None:

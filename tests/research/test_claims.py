@@ -14,7 +14,7 @@ from gainroute.experiments.scores import ANALYTICAL
 from gainroute.experiments.study import study_of
 from gainroute.experiments.summary import summarise
 from research import claims
-from research.claims import HELD, NOT_DECIDED, NOT_HELD, claims_of, findings_of
+from research.claims import HELD, NOT_DECIDED, NOT_HELD, Measured, claims_of, findings_of
 from research.claims_page import paper_page
 
 
@@ -36,7 +36,7 @@ def test_every_claim_of_the_paper_is_judged_under_its_regimes(modelnet: Any) -> 
     for finding in found:
         assert finding.verdict in (HELD, NOT_HELD, NOT_DECIDED)
         by_claim.setdefault(finding.claim, []).append(finding.regime)
-    assert len(by_claim) == 9
+    assert len(by_claim) == 10
     assert by_claim["peak at a rate of 40–60 %"] == ["clean", "noise on 3 of 10 classes"]
     assert all(len(regimes) == 3 for claim, regimes in by_claim.items() if "at a rate" not in claim)
     verdicts = {(finding.claim, finding.regime): finding.verdict for finding in found}
@@ -62,7 +62,10 @@ def test_the_numbers_are_those_of_the_curves(modelnet: Any) -> None:
     [(0.1, 0.2, HELD), (-0.2, -0.1, NOT_HELD), (-0.1, 0.1, NOT_DECIDED), (0, 1, NOT_DECIDED)],
 )
 def test_a_difference_is_judged_by_its_whole_interval(low: float, high: float, verdict: str) -> None:
-    assert claims.above_zero(low, high) == verdict
+    assert claims.above_zero(Measured((low + high) / 2, low, high)) == verdict
+    wide = Measured((low + high) / 2, low, high, -1.5, 1.5)
+    assert claims.above_zero(wide) == NOT_DECIDED, "seeds that differ as much decide nothing"
+    assert (-wide).bounds == (-1.5, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_the_interval_of_a_peak_holds_for_all_rates_at_once() -> None:
         noise = 0.01 * rng.normal(size=21)
         noise[[0, -1]] = 0
         drawn = 0.7 + noise + 0.01 * rng.normal(size=(300, 21)) * (noise != 0)
-        passed += claims._peak(0.7 + noise, drawn)["low"] > 0
+        passed += claims._peak((0.7 + noise)[None], drawn)["low"] > 0
     assert passed <= 10
 
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from scipy.special import stdtrit
 
 from gainroute._util.arrays import FloatArray, IntArray
 
-__all__ = ["escalated_share", "gain_curve", "gains_at", "interval", "replicates", "resamples"]
+__all__ = [
+    "escalated_share",
+    "gain_curve",
+    "gains_at",
+    "interval",
+    "replicates",
+    "resampled_runs",
+    "resamples",
+    "t_interval",
+]
 
 REPLICATES = 1000
 BLOCK_VALUES = 2**21  # weights held in memory at once
@@ -64,6 +74,24 @@ def resamples(samples: int, count: int, rng: np.random.Generator) -> Iterator[Fl
         block = min(rows, count - first)
         drawn = rng.integers(samples, size=(block, samples)) + samples * np.arange(block)[:, None]
         yield np.bincount(drawn.ravel(), minlength=block * samples).reshape(block, samples).astype(np.float64)
+
+
+def resampled_runs(runs: int, count: int, rng: np.random.Generator) -> FloatArray:
+    """Weight of each training run in each resample, (count, runs); every row sums to 1.
+
+    One run fewer than there are is drawn, with replacement: then the variance of their mean is that of the runs, and
+    not (runs − 1) / runs of it, which matters for a handful. A single run is kept as it is.
+    """
+    drawn = max(runs - 1, 1)
+    return rng.multinomial(drawn, np.full(runs, 1 / runs), size=count) / drawn
+
+
+def t_interval(values: FloatArray, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+    """Student's interval for the mean over the first axis, at least two values."""
+    n = len(values)
+    reach = stdtrit(n - 1, (1 + level) / 2) * values.std(axis=0, ddof=1) / np.sqrt(n)
+    mean = values.mean(axis=0)
+    return mean - reach, mean + reach
 
 
 def interval(values: FloatArray, level: float = 0.95) -> tuple[FloatArray, FloatArray]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from gainroute._util.resampling import gains_at, resamples
+from gainroute._util.resampling import gains_at, resampled_runs, resamples, t_interval
 from gainroute.errors import DataError
 from gainroute.evaluation.metrics import (
     TradeoffCurve,
@@ -43,6 +44,7 @@ __all__ = [
     "mean_std",
     "measures_at",
     "oracle_scores",
+    "over_seeds",
     "resampled_accuracy",
     "routed",
 ]
@@ -150,10 +152,11 @@ def mean_std(values: FloatArray) -> tuple[FloatArray, FloatArray]:
 def resampled_accuracy(
     runs: Sequence[Routed], rates: Sequence[float], *, count: int = REPLICATES, seed: int = 0
 ) -> FloatArray:
-    """Accuracy at matched rates on resampled test parts, mean over the seeds, (count, R).
+    """Mean accuracy at matched rates over resampled seeds and resampled test parts, (count, R).
 
-    Test samples are drawn with replacement, the same ones for all seeds together (they share one test part), and the
-    same ones at every call: two routers may be subtracted row by row.
+    Seeds are drawn, and test samples, the same ones for all seeds (they share one test part): an interval covers what
+    other training runs and other samples would change. All calls draw the same: two routers of the same seeds may be
+    subtracted row by row.
     """
     sizes = {len(run.score) for run in runs}
     if len(sizes) != 1:
@@ -164,9 +167,20 @@ def resampled_accuracy(
 
     def accuracy(weights: FloatArray) -> FloatArray:
         parts = [(weights @ r.weak_right)[:, None] + gains_at(r.score, r.gain, weights, at) for r in runs]
-        return np.asarray(np.mean(parts, axis=0) / n, dtype=np.float64)
+        return np.stack(parts, axis=1) / n
 
-    return np.concatenate([accuracy(weights) for weights in resamples(n, count, np.random.default_rng(seed))])
+    drawn = np.concatenate([accuracy(weights) for weights in resamples(n, count, np.random.default_rng(seed))])
+    of_runs = resampled_runs(len(runs), count, np.random.default_rng([seed, len(runs)]))
+    mean: FloatArray = np.einsum("cs,csr->cr", of_runs, drawn)
+    return mean
+
+
+def over_seeds(values: FloatArray) -> dict[str, Any]:
+    """Student's 95 % interval for the mean over seeds, the first axis: ``t_low`` and ``t_high``; none of one seed."""
+    if len(values) < 2:
+        return {}
+    low, high = t_interval(values)
+    return {"t_low": low.tolist(), "t_high": high.tolist()}
 
 
 def deployed(runs: Sequence[Routed], rule: str, budget: float | None) -> tuple[FloatArray, FloatArray]:

@@ -10,7 +10,7 @@ import numpy as np
 from gainroute._util.blas import one_thread
 from gainroute._util.resampling import interval
 from gainroute.evaluation.metrics import oracle_share, tradeoff_curve
-from gainroute.experiments.measures import Routed, deployed, mean_std, measures_at, resampled_accuracy
+from gainroute.experiments.measures import Routed, deployed, mean_std, measures_at, over_seeds, resampled_accuracy
 from gainroute.experiments.scores import ANALYTICAL, OURS, REFERENCE
 from gainroute.experiments.study import Study
 from gainroute.routing.types import FloatArray
@@ -49,12 +49,12 @@ def _regime(study: Study, regime: int, rates: Sequence[float], replicates: int) 
     drawn: dict[tuple[str, tuple[int, ...]], tuple[FloatArray, FloatArray]] = {}
 
     def accuracy(name: str, seeds: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-        """Mean accuracy of a router over some seeds, (R,), and on resampled test parts, (replicates, R)."""
+        """Accuracy of a router by seed, (S, R), and its mean over resampled seeds and samples, (replicates, R)."""
         key = name, tuple(seeds)
         if key not in drawn:
             runs = [r for r, s in zip(study.runs(name, regime), study.seeds(name), strict=True) if s in seeds]
             drawn[key] = (
-                measures_at(runs, rates).accuracy.mean(axis=0),
+                measures_at(runs, rates).accuracy,
                 resampled_accuracy(runs, rates, count=replicates),
             )
         return drawn[key]
@@ -99,8 +99,8 @@ def _router(
         "minus_confidence": minus(REFERENCE),
         "minus_analytical": minus(ANALYTICAL),
         "minus_ours": minus(OURS),
-        "minus_weak": _interval(value - value[0], drawn - drawn[:, :1]),
-        "minus_strong": _interval(value - value[-1], drawn - drawn[:, -1:]),
+        "minus_weak": _interval(value - value[:, :1], drawn - drawn[:, :1]),
+        "minus_strong": _interval(value - value[:, -1:], drawn - drawn[:, -1:]),
         "deployed": [
             {"rule": rule, "budget": budget, **_deployed(runs, rule, budget)}
             for rule, budget in runs[0].thresholds
@@ -125,6 +125,8 @@ def _stated(values: FloatArray) -> dict[str, Any]:
     return {"mean": mean.tolist(), "std": std.tolist()}
 
 
-def _interval(difference: FloatArray, drawn: FloatArray) -> dict[str, list[float]]:
+def _interval(differences: FloatArray, drawn: FloatArray) -> dict[str, list[float]]:
+    """Mean of differences by seed, with the interval of resamples and, beside it, Student's over the seeds."""
     low, high = interval(drawn)
-    return {"mean": difference.tolist(), "low": low.tolist(), "high": high.tolist()}
+    mean = differences.mean(axis=0)
+    return {"mean": mean.tolist(), "low": low.tolist(), "high": high.tolist(), **over_seeds(differences)}

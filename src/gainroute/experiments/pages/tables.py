@@ -103,7 +103,7 @@ def difference_table(summary: Summary, regime: str, budgets: Sequence[float] = (
     return Table(
         (*header, "oracle share"),
         tuple(rows),
-        "Differences in points, paired, with 95 % intervals (bootstrap over test samples, all seeds together). Oracle "
+        "Differences in points, paired, with 95 % intervals (bootstrap over seeds and test samples together). Oracle "
         "share: area above the chord between the endpoints, as a share of the oracle's for the same Round 1.",
     )
 
