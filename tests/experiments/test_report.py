@@ -121,7 +121,7 @@ def test_an_external_router_is_in_every_table_with_paired_differences(folder: Pa
         folder / "records", folder / "mine", routers=[f"{__name__}:Margin"], cache_dir=folder / "cache"
     )
     for regime in built["synthetic"]["regimes"].values():
-        assert set(regime["routers"]["Margin"]["minus_confidence"]) == {"mean", "low", "high"}
+        assert set(regime["routers"]["Margin"]["minus_confidence"]) == {"mean", "low", "high", "t_low", "t_high"}
     page = (folder / "mine/synthetic.md").read_text(encoding="utf-8")
     assert page.count("| Margin |") == 2 * 4
     assert f"--router {__name__}:Margin" in page
