@@ -296,7 +296,7 @@ def _labels_figure(found: Found, sets: Sequence[str]) -> bytes:
             if view:
                 axes.axvline(np.mean(view), color=LIGHT.faint, linestyle=":", label="own view and 40 labels")
             axes.set_title(NAMES[data], loc="left")
-            axes.set_xlabel("% of the training labels; of new samples for the strong route")
+            axes.set_xlabel("% of the training labels;\nof new samples for the strong route")
         row[0].set_yticks(np.arange(len(stay) + len(private)), [*stay, *private])
         row[0].invert_yaxis()
         handles, labels = row[0].get_legend_handles_labels()
