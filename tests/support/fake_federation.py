@@ -20,6 +20,7 @@ import gainroute as gr
 from gainroute.federation.coordinator.app import create_app
 from gainroute.federation.coordinator.client_settings import TokenSettings
 from gainroute.federation.coordinator.coordinator import Coordinator
+from gainroute.federation.coordinator.server import serve
 from gainroute.federation.coordinator.settings import (
     CoordinatorSettings,
     FusionSettings,
@@ -233,6 +234,25 @@ class Running:
 def outputs(body):
     found = {o["name"]: np.array(o["data"]).reshape(o["shape"]) for o in body["outputs"]}
     return found | {"version": body["model_version"]}
+
+
+@contextlib.asynccontextmanager
+async def serving(fed: Federation, **server: Any):
+    """The URL of a coordinator that serves on a free port; `server` are settings of its section."""
+    settings = fed.having(
+        server={"port": 0, **server}, fusion=FusionSettings(factory="fake_federation:make_fusion")
+    ).settings
+    by_name = {party.name: party for party in fed.parties}
+    ready = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve(settings, connect=lambda p, _: by_name[p.name], on_ready=ready.set_result))
+    try:
+        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        yield ready.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

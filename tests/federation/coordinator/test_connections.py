@@ -11,13 +11,12 @@ import tracemalloc
 from urllib.parse import urlsplit
 
 import pytest
-from fake_federation import ADMIN, IDS, federation, hold
+from fake_federation import ADMIN, IDS, federation, hold, serving
 from waiting import until
 
 from gainroute.federation.coordinator.api.http import network_of
 from gainroute.federation.coordinator.connections import RESERVED, most_connections
-from gainroute.federation.coordinator.server import serve
-from gainroute.federation.coordinator.settings import FusionSettings, ServerSettings
+from gainroute.federation.coordinator.settings import ServerSettings
 from gainroute.federation.pki.authority import Authority
 from gainroute.federation.pki.certificates import Identity
 
@@ -33,18 +32,9 @@ def fed(tmp_path):
 @contextlib.asynccontextmanager
 async def served(fed, **server):
     """The address of a coordinator that serves."""
-    limits = {"port": 0, "max_header_bytes": HEADERS, "max_url_bytes": URL, **server}
-    settings = fed.having(server=limits, fusion=FusionSettings(factory="fake_federation:make_fusion")).settings
-    by_name = {party.name: party for party in fed.parties}
-    ready = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(settings, connect=lambda p, _: by_name[p.name], on_ready=ready.set_result))
-    try:
-        await asyncio.wait({ready, serving}, return_when=asyncio.FIRST_COMPLETED)
-        address = urlsplit(ready.result())
+    async with serving(fed, **{"max_header_bytes": HEADERS, "max_url_bytes": URL, **server}) as url:
+        address = urlsplit(url)
         yield address.hostname, address.port
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
 
 
 def run(work):

@@ -15,7 +15,7 @@ import threading
 import grpc
 import httpx
 import pytest
-from fake_federation import IDS, N, child_environment, federation, running
+from fake_federation import IDS, N, child_environment, federation, running, serving
 from grpc_front_door import grpc_door, infer_request, packed, tensors
 from waiting import until, wait_until
 
@@ -71,20 +71,9 @@ print("stopped", flush=True)
 async def served(fed, caplog, **server):
     """A coordinator that serves both, by its URL and the address of its gRPC server."""
     caplog.set_level("INFO", "gainroute.coordinator")
-    door = {"port": 0, "grpc_port": 0, **server}
-    settings = fed.having(server=door, fusion=FusionSettings(factory="fake_federation:make_fusion")).settings
-    by_name = {party.name: party for party in fed.parties}
-    ready = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(settings, connect=lambda p, _: by_name[p.name], on_ready=ready.set_result))
-    try:
-        await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            serving.result()
+    async with serving(fed, **{"grpc_port": 0, **server}) as url:
         (address,) = [r.address for r in caplog.records if r.getMessage().startswith("gRPC is served")]
-        yield ready.result(), address
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        yield url, address
 
 
 def test_one_certificate_for_both_and_a_new_one_without_a_restart(tmp_path, caplog):
