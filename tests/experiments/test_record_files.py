@@ -10,13 +10,14 @@ from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingEr
 from gainroute.experiments import records
 from gainroute.experiments.records import (
     DeferAnswers,
+    LocalAnswers,
     Record,
     RouteAnswers,
     load_record,
     save_record,
 )
 from gainroute.experiments.runner import quantisation_shift
-from gainroute.routing.types import IntArray
+from gainroute.routing.types import FloatArray, IntArray
 from gainroute.training.route_answers import overlay
 
 
@@ -49,7 +50,15 @@ def _record(classes: int = 6, count: int = 120) -> Record:
         noisy[regime] = overlay(test, rows, touched.take(rows))
     class_names = tuple(f"class {k}" for k in range(classes))
     calibration = _split(rng, labels, 2, classes)
-    return Record("toy", 3, calibration, test, noisy, chosen, class_names, ("top", "side"), {"split_hash": "abc"})
+    names = class_names, ("top", "side")
+    readings = {"0..1": {regime: answers.of_both_routes() for regime, answers in noisy.items()}}
+    training = LocalAnswers(labels, _split(rng, labels, 2, classes).local_posteriors)
+    return Record("toy", 3, calibration, test, noisy, chosen, *names, {"split_hash": "abc"}, readings, training)
+
+
+def _log_error(before: FloatArray, after: FloatArray) -> float:
+    """The largest error of a log probability, in units of what 16 bits allow."""
+    return float((np.abs(after - before) / ((1 + before / 2) / 500 + 0.004)).max())
 
 
 def test_a_record_comes_back_with_exact_predictions_and_close_posteriors(tmp_path: Path) -> None:
@@ -65,12 +74,21 @@ def test_a_record_comes_back_with_exact_predictions_and_close_posteriors(tmp_pat
         assert np.array_equal(before.labels, after.labels)
         assert np.array_equal(before.weak_prediction, after.weak_prediction)
         assert np.array_equal(before.strong_prediction, after.strong_prediction)
-        assert np.allclose(after.local_posteriors, before.local_posteriors, atol=1e-12, rtol=4e-3)
+        logs = (-np.log(split.local_posteriors.astype(np.float64)) for split in (before, after))
+        assert _log_error(*logs) < 1
         assert np.allclose(after.strong_posterior.sum(axis=1), 1, atol=1e-5)
         assert all(np.array_equal(v, after.subset_predictions[k]) for k, v in before.subset_predictions.items())
         assert np.allclose(before.defer["0.5"].score, after.defer["0.5"].score, atol=2e-5)
         assert np.array_equal(before.defer["0.5"].prediction, after.defer["0.5"].prediction)
         assert np.array_equal(before.defer["0.5"].escalate_canonical, after.defer["0.5"].escalate_canonical)
+    other = read.read_in("0..1").noisy
+    assert other.keys() == record.noisy.keys()
+    assert np.array_equal(other[3].strong_posterior, read.noisy[3].strong_posterior)
+    assert not other[3].defer
+    assert read.training is not None
+    assert record.training is not None
+    assert np.array_equal(read.training.labels, record.training.labels)
+    assert np.allclose(read.training.posteriors, record.training.posteriors, atol=0.08)
 
 
 def test_a_noisy_regime_stores_only_what_the_noise_touched(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ def small() -> Config:
         local=replace(config.local, epochs=1),
         vfl=replace(config.vfl, epochs=1, width=2, latent=8),
         masked=replace(config.masked, epochs=1),
-        defer=replace(config.defer, alphas=(1.0,)),
+        defer=replace(config.defer, alphas=(1.0,), epochs=2),
+        noise=replace(config.noise, other_units=("0..1",), other_seeds=(1,)),
     )
 
 
@@ -42,6 +43,10 @@ def test_a_cell_holds_the_protocol(cell: tuple[Record, Path]) -> None:
     touched = np.isin(record.test.labels, record.noisy_classes[5])
     changed = (record.noisy[5].local_posteriors != record.test.local_posteriors).any(axis=(0, 2))
     assert np.array_equal(changed, touched), "noise falls on its classes and on nothing else"
+    louder = record.readings["0..1"][5].local_posteriors
+    assert np.array_equal((louder != record.test.local_posteriors).any(axis=(0, 2)), touched)
+    assert record.training is not None
+    assert record.training.posteriors.shape == (4, 1006, 10)
 
 
 def test_the_folders_a_cell_leaves_serve_what_it_recorded(cell: tuple[Record, Path]) -> None:

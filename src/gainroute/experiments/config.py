@@ -11,6 +11,7 @@ from typing import Any
 
 from gainroute._util.settings import load_settings, parse_settings
 from gainroute.errors import SettingError
+from gainroute.training.data.noise import UNITS
 from gainroute.training.data.settings import DataSettings
 from gainroute.training.settings import DeferSettings, LocalSettings, MaskedSettings, RouteSettings, VflSettings
 
@@ -19,10 +20,23 @@ __all__ = ["Config", "NoiseSettings", "config_names", "load_config", "parse_conf
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSettings:
-    """Degradation at test time: deviation on standardised inputs, and how many classes each regime touches."""
+    """Degradation at test time.
+
+    Attributes
+    ----------
+    sigma, unit
+        Deviation of the noise, and what it is measured in: one of `gainroute.training.data.noise.UNITS`.
+    classes
+        How many classes each regime touches.
+    other_units, other_seeds
+        Further units in which `sigma` is read, for these seeds: records then hold the same regimes under each.
+    """
 
     sigma: float = 0.25
+    unit: str = UNITS[0]
     classes: tuple[int, ...] = ()
+    other_units: tuple[str, ...] = ()
+    other_seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,11 @@ from gainroute._util.progress import Progress
 from gainroute.errors import SettingError
 from gainroute.experiments.config import Config
 from gainroute.experiments.records import Record, load_record, save_record
+from gainroute.io.preprocess import ImagePreprocess
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.types import FloatArray
 from gainroute.training.data.dataset import Part
-from gainroute.training.data.noise import add_noise, noisy_classes
+from gainroute.training.data.noise import add_noise, noise_deviations, noisy_classes
 from gainroute.training.data.registry import load_dataset
 from gainroute.training.route_answers import RouteAnswers, overlay
 
@@ -67,28 +68,47 @@ def run_cell(
     if run_dir is not None:
         write_run(run_dir, routes, prepared)
     described = describe_training(config.as_dict(), prepared, routes, seconds)
-    return Record(config.name, seed, *answers, dataset.class_names, dataset.party_names, described)
+    names = {"class_names": dataset.class_names, "party_names": dataset.party_names}
+    return Record(dataset=config.name, seed=seed, **names, metadata=described, **answers)
 
 
-def _answer(
-    config: Config, seed: int, prepared: Prepared, routes: Routes, device: str
-) -> tuple[RouteAnswers, RouteAnswers, dict[int, RouteAnswers], dict[int, tuple[int, ...]]]:
-    from gainroute.training.answer import answer
+def _answer(config: Config, seed: int, prepared: Prepared, routes: Routes, device: str) -> dict[str, Any]:
+    from gainroute.training.answer import answer, answer_locally
 
-    clean = prepared.test
-    calibration, test = answer(routes, prepared.calibration, device), answer(routes, clean, device)
-    counts = [count for count in config.noise.classes if count > 0]
+    clean, noise = prepared.test, config.noise
+    test = answer(routes, clean, device)
+    answers: dict[str, Any] = {
+        "calibration": answer(routes, prepared.calibration, device),
+        "test": test,
+        "training": answer_locally(routes, prepared.train, device),
+    }
+    counts = [count for count in noise.classes if count > 0]
     chosen = {count: tuple(noisy_classes(prepared.train.classes, count, seed).tolist()) for count in counts}
     if not counts:
-        return calibration, test, {}, {}
+        return answers | {"noisy": {}, "noisy_classes": {}}
     rows = np.flatnonzero(np.isin(clean.labels, chosen[max(counts)]))
-    degraded = Part(clean.ids, clean.labels, add_noise(clean.views, config.noise.sigma, seed)).take(rows)
-    touched = answer(routes, degraded, device)
-    noisy = {}
-    for count, names in chosen.items():
-        inside = np.isin(touched.labels, names)
-        noisy[count] = overlay(test, rows[inside], touched.take(inside))
-    return calibration, test, noisy, chosen
+    scales = _scales(prepared)
+
+    def regimes(unit: str, routes: Routes, base: RouteAnswers) -> dict[int, RouteAnswers]:
+        views = add_noise(clean.views, noise_deviations(unit, noise.sigma, scales), seed)
+        touched = answer(routes, Part(clean.ids, clean.labels, views).take(rows), device)
+        touched = touched if base.defer else touched.of_both_routes()
+        inside = {count: np.isin(touched.labels, names) for count, names in chosen.items()}
+        return {count: overlay(base, rows[where], touched.take(where)) for count, where in inside.items()}
+
+    others = noise.other_units if seed in noise.other_seeds else ()
+    readings = {unit: regimes(unit, replace(routes, defer={}), test.of_both_routes()) for unit in others}
+    return answers | {"noisy": regimes(noise.unit, routes, test), "noisy_classes": chosen, "readings": readings}
+
+
+def _scales(prepared: Prepared) -> list[FloatArray]:
+    """The deviations that each view was divided by; those of a table are 1, its noise has the standardised unit."""
+    return [
+        np.asarray(preprocess.standardise.deviation)
+        if isinstance(preprocess, ImagePreprocess)
+        else np.ones(view.shape[1])
+        for preprocess, view in zip(prepared.preprocess, prepared.test.views, strict=True)
+    ]
 
 
 def run(

@@ -13,12 +13,12 @@ from gainroute.routing.types import IntArray, LabelArray
 from gainroute.training.data.dataset import Part
 from gainroute.training.defer import pool_defer
 from gainroute.training.masked import subsets
-from gainroute.training.route_answers import DeferAnswers, RouteAnswers
-from gainroute.training.routes import Routes
+from gainroute.training.route_answers import DeferAnswers, LocalAnswers, RouteAnswers
+from gainroute.training.routes import Routes, TrainingData
 from gainroute.training.trained_run import TrainedFusion, TrainedParty
 from gainroute.training.training_view import forward_all
 
-__all__ = ["answer", "answer_as_served", "answer_defer", "answer_subsets"]
+__all__ = ["answer", "answer_as_served", "answer_defer", "answer_locally", "answer_subsets"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -35,17 +35,22 @@ def answer(routes: Routes, part: Part, device: str = "cpu") -> RouteAnswers:
     device
         Where the models run.
     """
-    local = np.stack(
-        [
-            forward_all(model, view, device).softmax(dim=1).numpy()
-            for model, view in zip(routes.local, part.views, strict=True)
-        ]
-    )
+    local = _posteriors(routes, part.views, device)
     embeddings = [embedding.numpy() for embedding in routes.strong.embed(part.views, device)]
     fusion = TrainedFusion(routes.strong.head, routes.masked, device)
     defer = answer_defer(routes.defer, part.views, device)
     by_subset = answer_subsets(fusion, embeddings)
     return RouteAnswers.from_posteriors(part.ids, part.labels, local, fusion(embeddings), by_subset, defer)
+
+
+def answer_locally(routes: Routes, data: TrainingData, device: str = "cpu") -> LocalAnswers:
+    """Round 1 on the samples that the local classifiers were trained on."""
+    return LocalAnswers(data.labels, _posteriors(routes, [view.clean for view in data.views], device))
+
+
+def _posteriors(routes: Routes, views: Sequence[Float32], device: str) -> Float32:
+    pairs = zip(routes.local, views, strict=True)
+    return np.stack([forward_all(model, view, device).softmax(dim=1).numpy() for model, view in pairs])
 
 
 def answer_as_served(

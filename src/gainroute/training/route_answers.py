@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gainroute.routing.types import BoolArray, IntArray, LabelArray
 
-__all__ = ["DeferAnswers", "RouteAnswers", "overlay"]
+__all__ = ["DeferAnswers", "LocalAnswers", "RouteAnswers", "overlay"]
 
 Float32 = npt.NDArray[np.float32]
 
@@ -96,6 +96,10 @@ class RouteAnswers:
         """Share of samples that the strong route gets right."""
         return float((self.strong_prediction == self.labels).mean())
 
+    def of_both_routes(self) -> RouteAnswers:
+        """The answers without those of subsets and of learning to defer."""
+        return replace(self, subset_predictions={}, defer={})
+
     def take(self, rows: npt.NDArray[Any]) -> RouteAnswers:
         """The samples of `rows`."""
         return RouteAnswers(
@@ -108,6 +112,22 @@ class RouteAnswers:
             {parties: answer[rows] for parties, answer in self.subset_predictions.items()},
             {alpha: outcome.take(rows) for alpha, outcome in self.defer.items()},
         )
+
+
+@dataclass(frozen=True)
+class LocalAnswers:
+    """Round 1 on samples that the local classifiers were trained on.
+
+    Attributes
+    ----------
+    labels
+        (N,).
+    posteriors
+        (M, N, K), one posterior per party. They look more certain than on other samples.
+    """
+
+    labels: IntArray
+    posteriors: Float32
 
 
 def overlay(clean: RouteAnswers, rows: IntArray, touched: RouteAnswers) -> RouteAnswers:

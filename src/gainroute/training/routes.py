@@ -169,6 +169,17 @@ class RouteTrainer:
             for view, party in zip(data.views, data.party_names, strict=True)
         )
 
+    def defer(
+        self, data: TrainingData, correct: npt.NDArray[np.bool_], alpha: float, key: str
+    ) -> tuple[nn.Module, ...]:
+        """One classifier with a defer output per party; `correct` (N,) says where the expert is right."""
+        settings = self.settings
+        local = replace(settings.local, epochs=settings.defer.epochs or settings.local.epochs)
+        labels = torch.from_numpy(data.labels).to(self.device)
+        loss = defer_loss(labels, torch.from_numpy(correct).to(self.device), alpha)
+        trainer = replace(self, settings=replace(settings, local=local))
+        return trainer.local(data, data.classes + 1, loss, f"defer {key}", settings.vfl)
+
     def local_of(
         self, party: str, view: TrainingView, outputs: int, loss: Loss, name: str, *determinants: object
     ) -> nn.Module:
@@ -301,10 +312,10 @@ def train_routes(
     experts = {False: predict(strong.head, embeddings, device).argmax(axis=1) == data.labels}
     if seed in settings.defer.crossfit_seeds:
         experts[True] = trainer.crossfitted(data)
-    defer = {}
-    for crossfit, correct in experts.items():
-        for alpha in settings.defer.alphas:
-            key = alpha_key(alpha, crossfit=crossfit)
-            loss = defer_loss(labels, torch.from_numpy(correct).to(device), alpha)
-            defer[key] = trainer.local(data, data.classes + 1, loss, f"defer {key}", settings.vfl)
+    kinds = [(alpha, crossfit) for crossfit in experts for alpha in settings.defer.alphas]
+    keys = [alpha_key(alpha, crossfit=crossfit) for alpha, crossfit in kinds]
+    defer = {
+        key: trainer.defer(data, experts[crossfit], alpha, key)
+        for key, (alpha, crossfit) in zip(keys, kinds, strict=True)
+    }
     return Routes(local, specs, strong, masked, masked_spec, defer)

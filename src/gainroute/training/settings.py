@@ -114,11 +114,14 @@ class DeferSettings:
     ----------
     alphas
         The weights α of the classification term.
+    epochs
+        If not 0, instead of those of the local classifiers: with a second term in the loss they may need more.
     crossfit_seeds
         Seeds for which each α is also trained with the expert's correctness cross-fitted in two folds.
     """
 
     alphas: tuple[float, ...] = (0.5, 1.0, 2.0, 3.0)
+    epochs: int = 0
     crossfit_seeds: tuple[int, ...] = ()
 
 

@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from gainroute.errors import DataError, SettingError
 from gainroute.io.preprocess import fit_standardiser
 from gainroute.training.data import load_dataset
-from gainroute.training.data.augment import FlipShift
+from gainroute.training.data.augment import FlipShift, shift_images
 from gainroute.training.data.dataset import Part
-from gainroute.training.data.noise import add_noise, noisy_classes
+from gainroute.training.data.noise import UNITS, add_noise, noise_deviations, noisy_classes
+from gainroute.training.data.quadrants import joined, quadrants
 from gainroute.training.data.splits import split_hash, stratified_split
 
 
@@ -61,13 +62,31 @@ def test_noise_is_seeded_nested_in_its_classes_and_of_the_deviation_asked_for() 
     assert set(noisy_classes(40, 10, 3)) < set(noisy_classes(40, 20, 3))
     assert not np.array_equal(noisy_classes(40, 10, 3), noisy_classes(40, 10, 4))
     views = [np.zeros((400, 1, 6, 6), np.float32), np.zeros((400, 3), np.float32)]
-    noisy = add_noise(views, 0.25, seed=1)
-    assert noisy[0].dtype == np.float32
+    deviations = [np.array([0.25]), np.array([0.25, 1.0, 0.0])]
+    noisy = add_noise(views, deviations, seed=1)
+    assert noisy[0].dtype == noisy[1].dtype == np.float32
     assert abs(noisy[0].std() - 0.25) < 0.01
     assert abs(noisy[0].mean()) < 0.01
-    assert np.array_equal(noisy[1], add_noise(views, 0.25, seed=1)[1])
+    assert np.allclose(noisy[1].std(axis=0), deviations[1], rtol=0.1)
+    assert np.array_equal(noisy[1], add_noise(views, deviations, seed=1)[1])
     with pytest.raises(SettingError, match="41 noisy classes"):
         noisy_classes(40, 41, 0)
+
+
+def test_the_unit_of_the_noise_is_that_of_the_views_before_they_are_standardised() -> None:
+    raw = np.random.default_rng(0).random((300, 2, 4, 4)).astype(np.float32) * np.array([[[1.0]], [[0.2]]], np.float32)
+    scaler = fit_standardiser(raw)
+    scales = [np.asarray(scaler.deviation)]
+    standardised, half, whole = (noise_deviations(unit, 0.25, scales)[0] for unit in UNITS)
+    assert np.array_equal(standardised, [0.25, 0.25])
+    assert np.allclose(whole, 2 * half), "from -1 to 1 there are two units"
+    (noisy,) = add_noise([scaler(raw)], [whole], seed=0)
+    back = noisy * np.asarray(scaler.deviation)[:, None, None] + np.asarray(scaler.mean)[:, None, None]
+    assert np.allclose((back - raw).std(axis=(0, 2, 3)), 0.25, rtol=0.05)
+    with pytest.raises(SettingError, match=r"unit of the noise is '0..255': one of 'standardised', '-1..1', '0..1'"):
+        noise_deviations("0..255", 0.25, scales)
+    with pytest.raises(SettingError, match="sigma is -1"):
+        noise_deviations("0..1", -1, scales)
 
 
 def test_standardising_gives_mean_0_and_variance_1_a_channel_of_the_training_part() -> None:
@@ -80,15 +99,21 @@ def test_standardising_gives_mean_0_and_variance_1_a_channel_of_the_training_par
     assert np.array_equal(fit_standardiser(constant)(constant), np.zeros_like(constant))
 
 
-def test_parties_of_one_seed_alter_a_sample_alike_and_leave_the_clean_view_alone() -> None:
-    images = np.random.default_rng(0).random((30, 1, 6, 6)).astype(np.float32)
-    before = images.copy()
-    augment = FlipShift((images, images), flip=True, shift=1)
-    rows = np.arange(30)
-    one, other = (augment(party, rows, np.random.default_rng(5)) for party in (0, 1))
-    assert np.array_equal(one, other)
-    assert not np.array_equal(one, images)
-    assert np.array_equal(images, before)
+def test_quadrants_of_one_seed_are_cut_from_the_same_mirrored_and_shifted_image() -> None:
+    images = np.random.default_rng(0).random((30, 3, 8, 8)).astype(np.float32)
+    views = quadrants(images)
+    assert np.array_equal(joined(views), images)
+    rows = np.arange(5, 30)
+    mirror = FlipShift(views, flip=True, shift=0)
+    seen = joined([mirror(party, rows, np.random.default_rng(5)) for party in range(4)])
+    turned = (seen == images[rows][..., ::-1]).all(axis=(1, 2, 3))
+    assert np.array_equal(turned, ~(seen == images[rows]).all(axis=(1, 2, 3)))
+    assert 0 < turned.sum() < len(rows)
+    shift = FlipShift(views, flip=False, shift=1)
+    moved = joined([shift(party, rows, np.random.default_rng(5)) for party in range(4)])
+    assert np.array_equal(moved, shift_images(images[rows], 1, np.random.default_rng(5)))
+    assert not np.array_equal(moved, images[rows])
+    assert np.array_equal(joined(views), images), "the clean views are left alone"
 
 
 def test_a_party_with_fewer_samples_is_an_error_with_the_counts() -> None:

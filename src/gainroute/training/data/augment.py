@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from gainroute.routing.types import IntArray
+from gainroute.training.data.quadrants import joined, quadrants
 
 __all__ = ["FlipShift", "shift_images"]
 
@@ -30,16 +32,20 @@ def shift_images(images: npt.NDArray[np.float32], by: int, rng: np.random.Genera
 
 @dataclass(frozen=True)
 class FlipShift:
-    """Mirrors images left to right with probability 1/2 (if `flip`) and shifts them by up to `shift` pixels."""
+    """Whole images, mirrored with probability 1/2 (if `flip`) and shifted by up to `shift` pixels, then cut.
 
-    views: tuple[npt.NDArray[np.float32], ...]
+    The view of a mirrored image is the mirrored view of the neighbour, so the quadrants change sides as well. Only an
+    experiment that holds all views can do this; parties that hold one each cannot.
+    """
+
+    views: Sequence[npt.NDArray[np.float32]]  # the quadrants
     flip: bool
     shift: int
 
     def __call__(self, party: int, rows: IntArray, rng: np.random.Generator, /) -> npt.NDArray[np.float32]:
-        """The images of `rows`, altered."""
-        images = self.views[party][rows]
+        """The quadrants of `rows` that `party` sees of the altered images."""
+        images = joined([view[rows] for view in self.views])
         if self.flip:
             mirrored = rng.random(len(images)) < 0.5
             images[mirrored] = images[mirrored][..., ::-1]
-        return shift_images(images, self.shift, rng)
+        return quadrants(shift_images(images, self.shift, rng))[party]

@@ -21,7 +21,7 @@ from gainroute.training.data.augment import FlipShift
 from gainroute.training.data.cifar_layout import LAYOUTS, CifarFiles, CifarLayout
 from gainroute.training.data.cifar_pickle import load_arrays
 from gainroute.training.data.dataset import Dataset, Part, required_folder
-from gainroute.training.data.digits import QUADRANTS, quadrants
+from gainroute.training.data.quadrants import QUADRANTS, quadrants
 from gainroute.training.data.settings import AugmentSettings, DataSettings
 
 __all__ = ["Cifar", "cifar10", "cifar100", "download", "load_cifar", "read_binary", "read_python"]

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gainroute.errors import MissingExtraError
 from gainroute.training.data.augment import FlipShift
 from gainroute.training.data.dataset import Dataset, Part
+from gainroute.training.data.quadrants import QUADRANTS, quadrants
 from gainroute.training.data.settings import DataSettings
 from gainroute.training.data.splits import stratified_split
 
-__all__ = ["QUADRANTS", "load_digits", "quadrants"]
-
-QUADRANTS = ("top-left", "top-right", "bottom-left", "bottom-right")
+__all__ = ["load_digits"]
 
 # The digits have no official test part: this one is fixed, independent of the seed of a run.
 _TEST_SHARE, _TEST_SEED = 0.3, 20240
-
-
-def quadrants(images: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], ...]:
-    """The four quarters of images (N, C, H, W), in the order of `QUADRANTS`."""
-    height, width = images.shape[2] // 2, images.shape[3] // 2
-    return tuple(
-        np.ascontiguousarray(images[:, :, top : top + height, left : left + width], dtype=np.float32)
-        for top in (0, height)
-        for left in (0, width)
-    )
 
 
 def load_digits(settings: DataSettings, _data_dir: Path | None = None) -> Dataset:
