@@ -106,7 +106,7 @@ def local_spec(view: TrainingView, outputs: int, settings: LocalSettings) -> Mod
         options = {"features": shape[0], "outputs": outputs, "widths": list(settings.hidden)}
         return ModelSpec("local-mlp", {**options, "dropout": settings.dropout})
     options = {"channels": shape[0], "size": max(shape[1:]), "outputs": outputs, "widths": list(settings.widths)}
-    return ModelSpec("local-cnn", {**options, "dropout": settings.dropout})
+    return ModelSpec("local-cnn", {**options, "dropout": settings.dropout, "smallest": settings.smallest})
 
 
 def _stem(stem: str, size: int) -> str:

@@ -62,6 +62,8 @@ class LocalSettings(FitSettings):
     ----------
     widths, hidden
         Its channels on images, and its layers on feature vectors.
+    smallest
+        Width and height in pixels at which its blocks stop striding.
     dropout
         Share of the last layer's inputs dropped during training.
     holdout
@@ -71,6 +73,7 @@ class LocalSettings(FitSettings):
 
     widths: tuple[int, ...] = (8, 16, 32, 32)
     hidden: tuple[int, ...] = (16,)
+    smallest: int = 2
     dropout: float = 0.1
     holdout: float = 0.0
 

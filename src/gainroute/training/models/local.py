@@ -20,18 +20,25 @@ def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 class LocalCNN(nn.Module):
     """Four strided 3 × 3 blocks, one refinement block, average pooling, dropout, a linear layer.
 
-    Images are (channels, size, size). Blocks stop striding at 2 × 2, because a quadrant of a digit has only 4 × 4
-    pixels. `widths` are the channels after each strided block; the refinement block keeps the last. A classifier that
-    may defer has one output more than there are classes.
+    Images are (channels, size, size). Blocks stop striding at `smallest` pixels, by default 2, because a quadrant of a
+    digit has only 4 × 4. `widths` are the channels after each strided block; the refinement block keeps the last. A
+    classifier that may defer has one output more than there are classes.
     """
 
     def __init__(
-        self, *, channels: int, size: int, outputs: int, widths: Sequence[int] = (8, 16, 32, 32), dropout: float = 0.1
+        self,
+        *,
+        channels: int,
+        size: int,
+        outputs: int,
+        widths: Sequence[int] = (8, 16, 32, 32),
+        dropout: float = 0.1,
+        smallest: int = 2,
     ) -> None:
         super().__init__()
         blocks: list[nn.Module] = []
         for width in widths:
-            stride = 2 if size > 2 else 1
+            stride = 2 if size > smallest else 1
             blocks.append(_block(channels, width, stride))
             channels, size = width, -(-size // stride)
         blocks.append(_block(channels, channels, 1))
