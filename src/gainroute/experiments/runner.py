@@ -68,8 +68,8 @@ def run_cell(
     if run_dir is not None:
         write_run(run_dir, routes, prepared)
     described = describe_training(config.as_dict(), prepared, routes, seconds)
-    names = {"class_names": dataset.class_names, "party_names": dataset.party_names}
-    return Record(dataset=config.name, seed=seed, **names, metadata=described, **answers)
+    answers |= {"class_names": dataset.class_names, "party_names": dataset.party_names}
+    return Record(dataset=config.name, seed=seed, metadata=described, **answers)
 
 
 def _answer(config: Config, seed: int, prepared: Prepared, routes: Routes, device: str) -> dict[str, Any]:
