@@ -28,10 +28,12 @@ from gainroute.routing.calibrate import (
     identity_calibration,
 )
 from gainroute.routing.certify import Guarantee, kept_error_threshold
+from gainroute.routing.conformal import ConformalRouter
 from gainroute.routing.decide import calibration_threshold, certified_threshold
 from gainroute.routing.partial import PartialDecision, PartialEscalation
 from gainroute.routing.payload import communication_cost
 from gainroute.routing.pool import POOLS, LogLinearPool, fit_log_linear, pool_mean
+from gainroute.routing.quality import QualityRouter
 from gainroute.routing.reliability import classwise_reliability, confusion_matrix
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
@@ -53,6 +55,7 @@ from gainroute.routing.two_round import (
     predict_two_round,
     predict_two_round_async,
 )
+from gainroute.routing.two_stage_defer import TwoStageDeferRouter
 from gainroute.routing.types import Answer, CalibrationSet, Decision, Provenance, RoundOne
 from gainroute.training.opened_run import OpenedRun, open_run
 
@@ -66,6 +69,7 @@ __all__ = [
     "CalibrationSet",
     "CascadeClassifier",
     "ConfidenceRouter",
+    "ConformalRouter",
     "ControlledDecision",
     "Decider",
     "Decision",
@@ -88,12 +92,14 @@ __all__ = [
     "Party",
     "Prediction",
     "Provenance",
+    "QualityRouter",
     "RandomRouter",
     "RoundOne",
     "Router",
     "ShadowComparison",
     "TemperatureCalibrator",
     "TokenBucket",
+    "TwoStageDeferRouter",
     "__version__",
     "calibration_threshold",
     "cascade",

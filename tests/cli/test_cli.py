@@ -442,7 +442,7 @@ def test_compare_runs_every_router_and_one_of_the_user_s(folder: Path, monkeypat
     names = [row["name"] for row in result["routers"]]
     assert names[-2:] == ["mine_cli:Mine", "oracle (needs labels)"]
     assert names[0] == "ours (routing only)"
-    assert len(names) == 10
+    assert len(names) == 13
     assert len(result["routers"][0]["interval"]) == 2
     assert "the module mine_cli has no Yours" in refused("compare", "calib.npz", "--router", "mine_cli:Yours")
     assert "derived from gainroute.Router" in refused("compare", "calib.npz", "--router", "mine_cli:nothing")

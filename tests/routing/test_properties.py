@@ -21,6 +21,9 @@ ROUTERS = [
     gr.ConfidenceRouter,
     gr.CalibratedConfidenceRouter,
     gr.AgreementRouter,
+    gr.ConformalRouter,
+    gr.QualityRouter,
+    gr.TwoStageDeferRouter,
     gr.LearnedGainRouter,
     gr.RandomRouter,
 ]
@@ -52,6 +55,22 @@ def test_the_order_of_the_parties_does_not_matter(seed, m):
     two = gr.ExpectedGainRouter(0.3).fit(data.local[order], data.labels, data.strong)
     np.testing.assert_allclose(two.route(new.local[order]).score, one.route(new.local).score, atol=1e-9)
     assert two.threshold_ == pytest.approx(one.threshold_, abs=1e-9)
+
+
+@QUICK
+@given(seed=seeds, k=st.integers(2, 6), make=st.sampled_from(ROUTERS[4:8]))
+def test_baselines_do_not_depend_on_the_order_of_classes_and_parties(seed, k, make):
+    data, new = world(120, 3, k, seed), world(30, 3, k, seed + 1)
+    rng = np.random.default_rng(seed)
+    rename, order = rng.permutation(k), rng.permutation(3)
+    back = np.argsort(rename)
+    one = make(0.3, threshold="calibration").fit(data.local, data.labels, data.strong)
+    two = make(0.3, threshold="calibration").fit(
+        data.local[order][:, :, back], rename[data.labels], rename[data.strong]
+    )
+    np.testing.assert_allclose(
+        two.route(new.local[order][:, :, back]).score, one.route(new.local).score, rtol=1e-5, atol=1e-5
+    )
 
 
 @QUICK

@@ -9,6 +9,7 @@ import pytest
 from synthetic import world
 
 import gainroute as gr
+from gainroute.errors import SettingError
 from gainroute.routing.calibrate import LAM_GRID
 
 DATA = world(400, 3, 4, 0)
@@ -159,7 +160,70 @@ def test_agreement_of_one_party_is_confidence():
     np.testing.assert_array_equal(one.route(data.local).escalate, two.route(data.local).escalate)
 
 
-@pytest.mark.parametrize("make", [gr.LearnedGainRouter, gr.ConfidenceRouter, gr.RandomRouter])
+def test_quality_estimates_are_chances_and_follow_the_routes():
+    """Where one route is always right, its quality is almost 1 everywhere, and the score has its sign."""
+    data = world(400, 3, 4, 0)
+    weak = data.local.mean(axis=0).argmax(axis=1)
+    for strong, sign in ((data.labels, 1), ((data.labels + 1) % 4, -1)):
+        router = gr.QualityRouter(0.2, threshold="calibration").fit(data.local, data.labels, strong)
+        score = router.route(data.local).score
+        assert (np.sign(score) == sign).mean() > 0.97
+        assert np.abs(score).max() <= 1
+    # Calibrated in the mean: a logistic regression reproduces the accuracy of both routes.
+    router = gr.QualityRouter(0.2, threshold="calibration").fit(data.local, data.labels, data.strong)
+    gain = (data.strong == data.labels).mean() - (weak == data.labels).mean()
+    assert router.route(data.local).score.mean() == pytest.approx(gain, abs=0.01)
+
+
+def test_the_two_stage_rejector_defers_where_the_strong_route_is_right_more_often():
+    """Consistency: with many samples, the sign of r is that of P(strong right) − P(weak right)."""
+    rng, n = np.random.default_rng(0), 2000
+    sure = rng.random(n)  # one party, two classes; the weak answer is right with probability (1 + sure) / 2
+    local = np.stack([(1 + sure) / 2, (1 - sure) / 2], axis=1)
+    labels = (rng.random(n) > local[:, 0]).astype(int)
+    strong = np.where(rng.random(n) < 0.75, labels, 1 - labels)
+    router = gr.TwoStageDeferRouter(threshold=0.0).fit(local, labels, strong)
+    deferred = router.route(local).escalate
+    assert deferred[sure < 0.35].all()
+    assert not deferred[sure > 0.65].any()
+
+
+def test_a_sample_that_no_route_gets_right_teaches_nothing():
+    data = world(50, 2, 3, 0)
+    wrong = (data.labels + 1) % 3
+    local = np.stack([0.8 * np.eye(3)[wrong] + 0.1 / 1.5] * 2)
+    local /= local.sum(axis=2, keepdims=True)
+    router = gr.TwoStageDeferRouter(0.2, threshold="calibration").fit(
+        local, data.labels, wrong, check_class_order=False
+    )
+    np.testing.assert_array_equal(router.route(local).score, 0)
+
+
+def test_conformal_sets_hold_the_truth_as_often_as_they_promise():
+    data, new = world(1000, 2, 5, 0), world(1000, 2, 5, 1)
+    router = gr.ConformalRouter(0.2, level=0.1, threshold="calibration").fit(data.local, data.labels, data.strong)
+    pooled = router.route(new.local).pooled
+    p = router._pipeline.score.p_values(pooled)
+    assert (p[np.arange(1000), new.labels] > 0.1).mean() == pytest.approx(0.9, abs=0.04)
+    assert 0 < p.min() <= p.max() <= 1
+    size = np.maximum((p > 0.1).sum(axis=1), 1)
+    escalate = router.route(new.local).escalate
+    assert size[escalate].min() >= size[~escalate].max(), "larger sets come first"
+    with pytest.raises(SettingError, match=r"level is 2; it lies in \[0, 1\]: such as 0.1"):
+        gr.ConformalRouter(level=2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        gr.LearnedGainRouter,
+        gr.ConfidenceRouter,
+        gr.RandomRouter,
+        gr.ConformalRouter,
+        gr.QualityRouter,
+        gr.TwoStageDeferRouter,
+    ],
+)
 def test_absent_parties_leave_every_score_defined(make):
     router = make(0.5, threshold="calibration").fit(DATA.local, DATA.labels, DATA.strong)
     present = np.ones((3, 200), bool)

@@ -18,8 +18,10 @@ from gainroute.evaluation.metrics import outcome_values
 from gainroute.routing.agreement import AgreementRouter
 from gainroute.routing.calibrate import folds_of
 from gainroute.routing.class_order import check_class_order as check_order
+from gainroute.routing.conformal import ConformalRouter
 from gainroute.routing.inputs import as_local_posteriors, as_utility, as_weights, check_folds, check_fraction
 from gainroute.routing.labels import as_labels
+from gainroute.routing.quality import QualityRouter
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
     ROUTERS,
@@ -29,6 +31,7 @@ from gainroute.routing.routers import (
     LearnedGainRouter,
     RandomRouter,
 )
+from gainroute.routing.two_stage_defer import TwoStageDeferRouter
 from gainroute.routing.types import ArrayLike, FloatArray, IntArray
 
 __all__ = [
@@ -121,6 +124,9 @@ def candidates(utility: ArrayLike | None = None) -> dict[str, Candidate]:
         REFERENCE: ConfidenceRouter,
         "calibrated-confidence": CalibratedConfidenceRouter,
         "agreement": AgreementRouter,
+        "conformal": ConformalRouter,
+        "quality": QualityRouter,
+        "two-stage-defer": TwoStageDeferRouter,
         "learned-gain": LearnedGainRouter,
         "random": RandomRouter,
     }

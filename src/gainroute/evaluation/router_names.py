@@ -11,6 +11,8 @@ _SHOWN = {
     "expected-gain (tuned)": "expected gain, tuned",
     "calibrated-confidence": "calibrated confidence",
     "learned-gain": "learned gain",
+    "quality": "quality estimate",
+    "two-stage-defer": "two-stage defer",
     "oracle (needs labels)": "oracle",
 }
 

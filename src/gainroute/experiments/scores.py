@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from gainroute.experiments.records import Record
 from gainroute.routing.agreement import AgreementRouter
+from gainroute.routing.conformal import ConformalRouter
 from gainroute.routing.decide import calibration_threshold
+from gainroute.routing.quality import QualityRouter
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
     CalibratedConfidenceRouter,
@@ -21,6 +23,7 @@ from gainroute.routing.routers import (
     LearnedGainRouter,
     RandomRouter,
 )
+from gainroute.routing.two_stage_defer import TwoStageDeferRouter
 from gainroute.routing.types import ArrayLike, Decision, FloatArray, IntArray
 
 __all__ = [
@@ -29,10 +32,13 @@ __all__ = [
     "ANALYTICAL",
     "BUDGETS",
     "CALIBRATED",
+    "CONFORMAL",
     "ORACLE",
     "OURS",
+    "QUALITY",
     "REFERENCE",
     "ROUTING_ONLY",
+    "TWO_STAGE",
     "Builder",
     "RouterScores",
     "RoutingOnlyRouter",
@@ -54,6 +60,9 @@ ROUTING_ONLY = "ours (routing only)"
 REFERENCE = "confidence"
 CALIBRATED = "calibrated confidence"
 AGREEMENT = "agreement"
+CONFORMAL = "conformal"
+QUALITY = "quality estimate"
+TWO_STAGE = "two-stage defer"
 ORACLE = "oracle"
 BUDGETS = (0.1, 0.2, 0.4)  # for which thresholds are set
 ABLATION = (ANALYTICAL, f"{ANALYTICAL}, temperature", f"{ANALYTICAL}, uncalibrated", CALIBRATED)
@@ -77,6 +86,9 @@ def compared_routers() -> dict[str, Builder]:
         CALIBRATED: lambda: CalibratedConfidenceRouter(threshold="calibration"),
         REFERENCE: ConfidenceRouter,
         AGREEMENT: AgreementRouter,
+        CONFORMAL: lambda: ConformalRouter(threshold="calibration"),
+        QUALITY: lambda: QualityRouter(threshold="calibration"),
+        TWO_STAGE: lambda: TwoStageDeferRouter(threshold="calibration"),
         "learned gain": lambda: LearnedGainRouter(threshold="calibration"),
         "random": RandomRouter,
     }

@@ -26,10 +26,12 @@ from gainroute.routing.agreement import AgreementRouter
 from gainroute.routing.answer import FinalAnswer
 from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibrator, IdentityCalibrator, TemperatureCalibrator
 from gainroute.routing.certify import Guarantee
+from gainroute.routing.conformal import ConformalRouter
 from gainroute.routing.learned_gain import LearnedGainScore
 from gainroute.routing.party_statistics import PartyStatistics
 from gainroute.routing.pipeline import Pipeline
 from gainroute.routing.pool import POOLS, LogLinearPool
+from gainroute.routing.quality import QualityRouter
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
     ROUTERS,
@@ -41,6 +43,7 @@ from gainroute.routing.routers import (
     LearnedGainRouter,
     RandomRouter,
 )
+from gainroute.routing.two_stage_defer import TwoStageDeferRouter
 from gainroute.routing.types import Provenance, ThresholdScores
 
 __all__ = ["FORMAT", "VERSION", "load", "save"]
@@ -62,6 +65,9 @@ OWN_ROUTERS: dict[str, type[Router]] = {
         ConfidenceRouter,
         CalibratedConfidenceRouter,
         AgreementRouter,
+        QualityRouter,
+        ConformalRouter,
+        TwoStageDeferRouter,
         LearnedGainRouter,
         DeferRouter,
         RandomRouter,
