@@ -239,7 +239,7 @@ def test_reproduce_trains_what_is_missing_and_reports(tmp_path: Path, monkeypatc
 
 def test_what_cannot_be_reproduced_is_refused(tmp_path: Path) -> None:
     folders = ("--work-dir", tmp_path / "w", "--records-dir", tmp_path / "r", "--out", tmp_path / "o")
-    assert "neither a file nor one of cifar10" in refused("reproduce", "imagenet", *folders)
+    assert "neither a file nor one of adult" in refused("reproduce", "imagenet", *folders)
     assert "--data-dir" in refused("reproduce", "modelnet40", *folders)
     assert "gainroute data modelnet40" in refused("reproduce", "modelnet40", "--data-dir", tmp_path, *folders)
     assert "--download" in refused("reproduce", "cifar10", "--data-dir", tmp_path, *folders)

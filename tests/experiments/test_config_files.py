@@ -52,5 +52,5 @@ def test_a_config_that_cannot_be_used_names_the_key(text: str, message: str) -> 
 def test_a_config_is_found_by_path_and_a_missing_one_lists_the_names(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(SMALL)
     assert load_config(tmp_path / "mine.toml").name == "small"
-    with pytest.raises(SettingError, match="neither a file nor one of cifar10"):
+    with pytest.raises(SettingError, match="neither a file nor one of adult"):
         load_config("cifar11")

@@ -16,6 +16,7 @@ from gainroute._util.progress import Progress
 from gainroute.errors import SettingError
 from gainroute.experiments.config import Config
 from gainroute.experiments.records import Record, load_record, save_record
+from gainroute.io.features import TablePreprocess
 from gainroute.io.preprocess import ImagePreprocess
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.types import FloatArray
@@ -58,6 +59,11 @@ def run_cell(
     check_device(device)
     dataset = load_dataset(config.data, data_dir)
     prepared = prepare_dataset(dataset, config.data.calibration, seed, repr(config.data))
+    if any(config.noise.classes) and any(isinstance(step, TablePreprocess) for step in prepared.preprocess):
+        raise SettingError(
+            f"noise.classes is {list(config.noise.classes)}, but {config.data.source} has tables, whose categories "
+            "have no unit that noise could be stated in: write classes = [0]"
+        )
     store = CheckpointStore(None if work_dir is None else Path(work_dir) / config.name / f"seed{seed}")
     progress = progress or Progress()
     with threads(config.threads):

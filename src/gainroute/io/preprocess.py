@@ -99,9 +99,11 @@ def _layout(shape: tuple[int, ...]) -> str:
 
 
 def as_columns(raw: Raw) -> Mapping[str, npt.NDArray[Any]]:
-    """A table unchanged; an array as one column per feature, named x0, x1 and so on."""
+    """A table unchanged, a structured array by its fields; an array as one column per feature: x0, x1 and so on."""
     if not isinstance(raw, np.ndarray):
         return raw
+    if raw.dtype.names is not None:
+        return {name: raw[name] for name in raw.dtype.names}
     flat = raw.reshape(len(raw), -1)
     return {f"x{index}": flat[:, index] for index in range(flat.shape[1])}
 

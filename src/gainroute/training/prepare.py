@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ from gainroute.errors import DataError, LabelError, SettingError
 from gainroute.io.preprocess import (
     ImagePreprocess,
     Preprocess,
-    Standardiser,
     apply_preprocess,
     fit_preprocess,
     fit_standardiser,
@@ -75,14 +75,16 @@ class Prepared:
 class _Altered:
     augment: Augment
     party: int
-    standardise: Standardiser
+    preprocess: Preprocess
 
     def __call__(self, rows: IntArray, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-        return self.standardise(self.augment(self.party, rows, rng))
+        return apply_preprocess(self.preprocess, self.augment(self.party, rows, rng))
 
 
 def prepare_dataset(dataset: Dataset, calibration: float, seed: int, settings: str = "") -> Prepared:
-    """Hold out a share of the official training part for calibration, stratified; standardise by the rest.
+    """Hold out a share of the official training part for calibration, stratified; preprocess by the rest.
+
+    Images are standardised per channel and feature vectors per feature; tables are encoded as by `gainroute train`.
 
     Parameters
     ----------
@@ -97,25 +99,32 @@ def prepare_dataset(dataset: Dataset, calibration: float, seed: int, settings: s
     """
     first, second = stratified_split(dataset.train.labels, calibration, seed)
     train, held = dataset.train.take(first), dataset.train.take(second)
-    scalers = tuple(fit_standardiser(view) for view in train.views)
+    fitted = tuple(_fitted(view) for view in train.views)
 
-    def scaled(part: Part) -> Part:
-        return Part(part.ids, part.labels, tuple(s(view) for s, view in zip(scalers, part.views, strict=True)))
+    def ready(part: Part) -> Part:
+        views = tuple(apply_preprocess(step, view) for step, view in zip(fitted, part.views, strict=True))
+        return Part(part.ids, part.labels, views)
 
     split = split_hash(*((part.ids, part.labels) for part in (train, held, dataset.test)))
     views = tuple(
-        TrainingView(scale(view), first, None if dataset.augment is None else _Altered(dataset.augment, party, scale))
-        for party, (scale, view) in enumerate(zip(scalers, train.views, strict=True))
+        TrainingView(
+            apply_preprocess(step, view),
+            first,
+            None if dataset.augment is None else _Altered(dataset.augment, party, step),
+        )
+        for party, (step, view) in enumerate(zip(fitted, train.views, strict=True))
     )
     fingerprint = f"{split}/{content_hash([view.clean for view in views])}/{settings}"
     data = TrainingData(views, train.labels, dataset.classes, dataset.party_names, fingerprint)
-    # Feature vectors (N, d) are standardised per feature, as images are per channel.
-    preprocess = tuple(
-        ImagePreprocess(scale, "NCHW"[: view.ndim]) for scale, view in zip(scalers, train.views, strict=True)
-    )
     names = dataset.class_names
     numbered = names == tuple(map(str, range(len(names))))
-    return Prepared(data, scaled(held), scaled(dataset.test), preprocess, names, split, integer_labels=numbered)
+    return Prepared(data, ready(held), ready(dataset.test), fitted, names, split, integer_labels=numbered)
+
+
+def _fitted(view: npt.NDArray[Any]) -> Preprocess:
+    if view.dtype.names is not None:
+        return fit_preprocess(view)
+    return ImagePreprocess(fit_standardiser(view), "NCHW"[: view.ndim])
 
 
 def encode_labels(labels: LabelArray, class_names: Sequence[str]) -> IntArray:

@@ -64,7 +64,9 @@ def test_a_registered_data_set_is_trained_by_its_name_in_a_config(
 def test_a_name_can_be_registered_once_and_not_every_data_set_has_a_download(
     mine: list[tuple[int, Path | None]], tmp_path: Path
 ) -> None:
-    assert datasets.names() == ("digits", "modelnet40", "cifar10", "cifar100", "mine")
+    assert datasets.names() == (
+        "digits", "modelnet40", "cifar10", "cifar100", "adult", "credit", "ccv", "leaves100", "mine",
+    )  # fmt: skip
     with pytest.raises(SettingError, match="'digits' is already registered"):
         datasets.register("digits", datasets.get("mine"))
     with pytest.raises(SettingError, match="mine has no download"):

@@ -1,4 +1,4 @@
-"""Data sets: digits (embedded), ModelNet40 views, CIFAR quadrants, and registered ones; splits and noise. No torch."""
+"""Data sets: images, tables split by columns, feature views, and registered ones; splits and noise. No torch."""
 
 from gainroute.training.data.dataset import Augment, Dataset, DatasetLoader, Part
 from gainroute.training.data.registry import datasets, download_dataset, load_dataset

@@ -33,7 +33,8 @@ class Part:
 
     ids: LabelArray  # (N,), integers or strings, all different
     labels: IntArray  # (N,), classes as 0 … K − 1
-    views: tuple[npt.NDArray[Any], ...]  # one per party: images (N, C, H, W) or feature vectors (N, d)
+    # One per party: images (N, C, H, W), feature vectors (N, d), or a table, a structured array (N,) of columns.
+    views: tuple[npt.NDArray[Any], ...]
 
     def __post_init__(self) -> None:
         sizes = [len(self.ids), *(len(view) for view in self.views)]

@@ -11,12 +11,9 @@ from gainroute.training.data.augment import FlipShift
 from gainroute.training.data.dataset import Dataset, Part
 from gainroute.training.data.quadrants import QUADRANTS, quadrants
 from gainroute.training.data.settings import DataSettings
-from gainroute.training.data.splits import stratified_split
+from gainroute.training.data.splits import fixed_test_split
 
 __all__ = ["load_digits"]
-
-# The digits have no official test part: this one is fixed, independent of the seed of a run.
-_TEST_SHARE, _TEST_SEED = 0.3, 20240
 
 
 def load_digits(settings: DataSettings, _data_dir: Path | None = None) -> Dataset:
@@ -28,7 +25,7 @@ def load_digits(settings: DataSettings, _data_dir: Path | None = None) -> Datase
     bunch = embedded()
     images = (bunch.images[:, None] / 16).astype(np.float32)
     labels = bunch.target.astype(np.int64)
-    first, second = stratified_split(labels, _TEST_SHARE, _TEST_SEED)
+    first, second = fixed_test_split(labels)
     whole = Part(np.arange(len(labels)), labels, quadrants(images))
     train = whole.take(first)
     shift = settings.augment.shift

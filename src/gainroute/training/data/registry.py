@@ -24,6 +24,10 @@ datasets: Registry[DatasetLoader] = Registry(
         "modelnet40": "gainroute.training.data.modelnet:load_modelnet40",
         "cifar10": "gainroute.training.data.cifar:cifar10",
         "cifar100": "gainroute.training.data.cifar:cifar100",
+        "adult": "gainroute.training.data.adult:load_adult",
+        "credit": "gainroute.training.data.credit:load_credit",
+        "ccv": "gainroute.training.data.multiview:load_ccv",
+        "leaves100": "gainroute.training.data.multiview:load_leaves100",
     },
 )
 

@@ -11,7 +11,10 @@ import numpy.typing as npt
 from gainroute.errors import DataError, SettingError
 from gainroute.routing.types import IntArray, LabelArray
 
-__all__ = ["content_hash", "split_hash", "stratified_split"]
+__all__ = ["content_hash", "fixed_test_split", "split_hash", "stratified_split"]
+
+# Of data sets without an official test part: fixed, independent of the seed of a run.
+_TEST_SHARE, _TEST_SEED = 0.3, 20240
 
 
 def stratified_split(labels: npt.ArrayLike, share: float, seed: int) -> tuple[IntArray, IntArray]:
@@ -54,6 +57,11 @@ def stratified_split(labels: npt.ArrayLike, share: float, seed: int) -> tuple[In
     second = np.sort(np.concatenate(chosen)).astype(np.int64)
     first = np.setdiff1d(np.arange(len(labels), dtype=np.int64), second, assume_unique=True)
     return first, second
+
+
+def fixed_test_split(labels: npt.ArrayLike) -> tuple[IntArray, IntArray]:
+    """Rows of the training part and of a test part of 30 %, stratified, for a data set without an official one."""
+    return stratified_split(labels, _TEST_SHARE, _TEST_SEED)
 
 
 def split_hash(*parts: tuple[LabelArray, IntArray]) -> str:
