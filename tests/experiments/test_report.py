@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,17 @@ def test_charts_that_show_confidence_show_calibrated_confidence(monkeypatch: pyt
     assert len(shown) == 4
     assert all("calibrated confidence" in names for names in shown)
     assert not any("ours" in name for names in legends for name in names)
+
+
+def test_one_data_set_alone_leaves_the_others_and_the_index_alone(tmp_path: Path, undrawn: None) -> None:
+    for name in ("one", "two"):
+        record = replace(synthetic_record(0, samples=60), dataset=name)
+        save_record(record, tmp_path / f"records/{name}/seed0.npz")
+    built = build_report(tmp_path / "records", tmp_path / "out", names=["two"])
+    assert set(built) == {"two"}
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["two", "two.json", "two.md"]
+    with pytest.raises(SettingError, match=r"no record of 'three'; it holds records of one, two"):
+        build_report(tmp_path / "records", tmp_path / "out", names=["two", "three"])
 
 
 @pytest.fixture

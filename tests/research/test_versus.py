@@ -226,5 +226,12 @@ def test_none_is_advised_where_escalating_has_not_been_shown_to_pay() -> None:
 
 def test_the_guide_has_a_row_per_regime_and_a_figure_per_data_set(summary: dict[str, Any]) -> None:
     page = guide.guide_page({"synthetic": summary})
-    assert page.count("| synthetic, ") == 2
+    assert page.count("\n| synthetic, ") == 2
+    every = guide.winners_table({"synthetic": summary})
+    assert [name.partition(", ")[0] for name in every.header[1:]] == ["synthetic"] * 2
+    shown = {row[0] for row in every.rows}
+    assert {"our default", "expected gain", "confidence"} <= shown
+    assert shown.isdisjoint({"oracle", "random"})
+    assert every.best is not None
+    assert all(any(row[column] for row in every.best) for column in (1, 2))
     assert "](synthetic/which.png)" in page

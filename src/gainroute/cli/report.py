@@ -32,6 +32,13 @@ OVERVIEW = {  # the columns of the overview that a terminal has room for, and th
 
 
 def report(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DATASET]...",
+            help="Rebuild the pages of these data sets only; the index and the pages of all together stay as they are.",
+        ),
+    ] = None,
     records_dir: opt.RecordsDir = RECORDS,
     out: opt.ReportDir = RESULTS,
     router: Annotated[
@@ -53,7 +60,13 @@ def report(
 
         extra = comparison_pages_or_note()
         built = build_report(
-            records_dir, out, routers=router or (), extra=extra, cache_dir=cache_dir, progress=progress.say
+            records_dir,
+            out,
+            names=names or (),
+            routers=router or (),
+            extra=extra,
+            cache_dir=cache_dir,
+            progress=progress.say,
         )
     if json:
         rows = [row for summary in built.values() for row in summary.get("versus_paper", ())]

@@ -79,6 +79,7 @@ def build_report(
     records_dir: str | os.PathLike[str],
     out_dir: str | os.PathLike[str],
     *,
+    names: Sequence[str] = (),
     routers: Sequence[str] = (),
     extra: ReportExtra | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -93,6 +94,9 @@ def build_report(
     out_dir
         Gets ``README.md``, ``<dataset>.md`` and ``<dataset>.json``, figures (PNG and PDF) in ``<dataset>/``, and the
         pages of `extra`.
+    names
+        Data sets whose pages are rebuilt; the index and the pages of all data sets together are then left alone. By
+        default all.
     routers
         Routers from outside the package, "module:Class", added to every table with paired differences.
     cache_dir
@@ -106,6 +110,10 @@ def build_report(
     found = sorted(Path(records_dir).glob("*/seed*.npz"))
     if not found:
         raise DataError(f"{records_dir} holds no record <dataset>/seed<seed>.npz; name the folder of the records")
+    strange = sorted(set(names) - {path.parent.name for path in found})
+    if strange:
+        known = ", ".join(sorted({path.parent.name for path in found}))
+        raise SettingError(f"{records_dir} holds no record of {strange[0]!r}; it holds records of {known}")
     external: dict[str, Builder] = {spec.rpartition(":")[2]: load_router(spec) for spec in routers}
     taken = sorted(external.keys() & {*compared_routers(), *ablation_routers(), ORACLE})
     if taken:
@@ -116,7 +124,7 @@ def build_report(
     cache = Cache(None if cache_dir is None else Path(cache_dir))
     out = Path(out_dir)
     built: dict[str, dict[str, Any]] = {}
-    for folder in sorted({path.parent for path in found}):
+    for folder in sorted({path.parent for path in found if not names or path.parent.name in names}):
         name, paths = folder.name, [path for path in found if path.parent == folder]
         say(f"{name}: {len(paths)} seeds")
         study = load_study(paths, external, cache, say)
@@ -139,6 +147,8 @@ def build_report(
         write_bytes(out / f"{name}.json", json.dumps(summary, indent=1).encode())
         write_bytes(out / f"{name}.md", _markdown(summary, name, routers, drawn, inserted).encode())
         built[name] = summary
+    if names:
+        return built
     further = extra.pages(built) if extra is not None else ()
     for page in further:
         write_bytes(out / page.file, page.text.encode())
