@@ -44,10 +44,13 @@ def test_an_invalid_run_or_option_is_reported_before_anything_starts(run, tmp_pa
     assert "no run.json" in refused(tmp_path)
     assert "budget is 7" in refused(run, "--budget", 7)
     assert "port is 70000" in refused(run, "--port", 70000)
+    assert "grpc_port is 70000" in refused(run, "--grpc-port", 70000)
+    assert "HTTP and gRPC need a port each" in refused(run, "--port", 8080, "--grpc-port", 8080)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert "name another --port" in refused(run, "--port", taken.getsockname()[1])
+        assert "name another --grpc-port" in refused(run, "--port", 0, "--grpc-port", taken.getsockname()[1])
     half = tmp_path / "half"
     (half / "server").mkdir(parents=True)
     (half / "run.json").write_text((run / "run.json").read_text())

@@ -6,10 +6,12 @@ import os
 import shutil
 import signal
 
+import grpc
 import httpx
 import numpy as np
 import pytest
 from by_hand import outputs
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from made_once import made_once
 from typer.testing import CliRunner
 from up_helpers import Up, alive, tiny_run
@@ -25,8 +27,11 @@ def run(tmp_path_factory):
 
 
 def test_it_answers_tells_of_a_dead_party_and_leaves_nothing_behind(run, tmp_path):
-    with Up(run, tmp_path, "--budget", "0.5") as served:
+    with Up(run, tmp_path, "--budget", "0.5", "--grpc-port", "0") as served:
         told = served.told
+        with grpc.insecure_channel(told["grpc_address"]) as channel:
+            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            assert health.status == health_pb2.HealthCheckResponse.SERVING
         assert [p["name"] for p in told["parties"]] == ["left", "right"]
         with np.load(run / "record.npz") as record:
             assert told["example_ids"] == record["test.ids"].tolist(), "samples that trained nothing"

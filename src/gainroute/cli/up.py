@@ -23,6 +23,9 @@ def up(
         Path, typer.Argument(metavar="RUN", help="A folder written by `gainroute demo` or `gainroute train`.")
     ] = Path("out/demo/run"),
     port: Annotated[int, typer.Option("--port", "-p", help="Port of the coordinator; 0 takes a free one.")] = 8080,
+    grpc_port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Serve gRPC as well, on this port; 0 takes a free one.")
+    ] = None,
     budget: Annotated[
         float | None, typer.Option("--budget", "-b", help="Share of samples to escalate, if not the router's.")
     ] = None,
@@ -60,8 +63,8 @@ def up(
         from gainroute.federation import local
 
         local.up(
-            run, port=port, budget=budget, views=views or (), id_column=id_column, masked=masked, ready=ready,
-            say=lambda text: typer.echo(text, err=True),
+            run, port=port, grpc_port=grpc_port, budget=budget, views=views or (), id_column=id_column, masked=masked,
+            ready=ready, say=lambda text: typer.echo(text, err=True),
         )  # fmt: skip
 
 
@@ -73,6 +76,8 @@ def _welcome(run: Path, federation: LocalFederation) -> None:
     typer.echo(f"    {federation.dashboard}\n")
     for party in federation.parties:
         typer.echo(f"    party {party.name}: {party.address}, pid {party.pid}")
+    if federation.grpc_address is not None:
+        typer.echo(f"    gRPC: {federation.grpc_address}")
     if len(ids) == 2:
         body = f'{{"inputs":[{{"name":"id","shape":[2],"datatype":"BYTES","data":["{ids[0]}","{ids[1]}"]}}]}}'
         url = f"{federation.url}/v2/models/{federation.model}/infer"

@@ -59,6 +59,7 @@ class LocalFederation:
     example_ids: tuple[str, ...]  # samples to try, all of which every party has
     parties: tuple[LocalParty, ...]  # in the order of training
     admin_token: str  # valid until the federation stops
+    grpc_address: str | None = None  # the Open Inference Protocol over gRPC, if it was asked for
 
     @property
     def dashboard(self) -> str:
@@ -74,6 +75,7 @@ class _Plan:
     parties: tuple[str, ...]
     folder: Path
     port: int
+    grpc_port: int | None
     budget: float | None
     views: tuple[PartyViews, ...]
     examples: tuple[str, ...]
@@ -84,6 +86,7 @@ def up(
     run: str | os.PathLike[str] = DEFAULT_RUN,
     *,
     port: int = 8080,
+    grpc_port: int | None = None,
     budget: float | None = None,
     views: Sequence[str | os.PathLike[str]] = (),
     id_column: str = "id",
@@ -94,7 +97,8 @@ def up(
     """Serve a run until SIGINT or SIGTERM, then stop everything.
 
     The parties serve the files `views`, which are named after them, or else the run's test part. `masked` hides their
-    posteriors from the coordinator. `ready` is called once requests are answered, `say` with progress messages.
+    posteriors from the coordinator. With `grpc_port`, gRPC is served as well. `ready` is called once requests are
+    answered, `say` with progress messages.
     """
     if Path(run) == DEFAULT_RUN and not RunFolder(run).exists():
         raise DataError(
@@ -103,17 +107,22 @@ def up(
         )
     folder = RunFolder(Path(run).resolve())
     parties = _check_run(folder)
-    if not 0 <= port <= 65535:
-        raise SettingError(f"port is {port}; 0 … 65535 are allowed, 0 takes a free one")
+    for name, given in (("port", port), ("grpc_port", grpc_port or 0)):
+        if not 0 <= given <= 65535:
+            raise SettingError(f"{name} is {given}; 0 … 65535 are allowed, 0 takes a free one")
+    if port and port == grpc_port:
+        raise SettingError(f"port and grpc_port are both {port}; HTTP and gRPC need a port each, 0 takes a free one")
     if budget is not None and not 0 <= budget <= 1:
         raise SettingError(f"budget is {budget!r}; a share in [0, 1] is needed, such as 0.2")
-    _check_port(port)
+    _check_port(port, "--port")
+    if grpc_port is not None:  # chosen here: a coordinator tells the address of HTTP only
+        grpc_port = _check_port(grpc_port, "--grpc-port")
     # mkdtemp makes the folder readable by its owner only, because it holds keys.
     with tempfile.TemporaryDirectory(prefix="gainroute-up-") as private:
         home = Path(private)
         served, ids = new_views(views, parties, home, id_column) if views else held_out_views(folder, parties, home)
         keys = _create_mask_keys(parties, home) if masked else {}
-        plan = _Plan(folder, parties, home, port, budget, served, tuple(ids[:MAX_EXAMPLES]), keys)
+        plan = _Plan(folder, parties, home, port, grpc_port, budget, served, tuple(ids[:MAX_EXAMPLES]), keys)
         asyncio.run(_run(plan, ready, say))
 
 
@@ -133,16 +142,17 @@ def _check_run(run: RunFolder) -> tuple[str, ...]:
     return names
 
 
-def _check_port(port: int) -> None:
-    """Fail before anything is started if the port is taken."""
+def _check_port(port: int, option: str) -> int:
+    """Fail before anything is started if the port is taken; returns the port, or a free one for 0."""
     with socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind((HOST, port))
         except OSError as error:
             raise SettingError(
-                f"{HOST}:{port} cannot be used ({error.strerror}); name another --port, 0 takes a free one"
+                f"{HOST}:{port} cannot be used ({error.strerror}); name another {option}, 0 takes a free one"
             ) from None
+        return int(trial.getsockname()[1])
 
 
 # ---- settings of the processes ----------------------------------------------------------------------
@@ -192,8 +202,8 @@ def _write_coordinator(plan: _Plan, authority: Authority, parties: Sequence[Loca
     from gainroute.federation.pki.certificates import Identity
 
     home = plan.folder / "coordinator"
-    server = {"host": HOST, "port": plan.port, "model": MODEL, "drain_seconds": float(DRAIN_SECONDS),
-              "without_tokens": True}  # fmt: skip
+    server = {"host": HOST, "port": plan.port, "grpc_port": plan.grpc_port, "model": MODEL,
+              "drain_seconds": float(DRAIN_SECONDS), "without_tokens": True}  # fmt: skip
     return _write_settings(
         home / "coordinator.toml",
         authority.issue(Identity("coordinator", NAME), home, days=30),
@@ -252,7 +262,8 @@ async def _start(plan: _Plan, children: list[ChildProcess], say: Callable[[str],
     coordinator = await ChildProcess.start("coordinator", "the coordinator", config)
     children.append(coordinator)
     url = (await coordinator.ready())["url"]
-    return LocalFederation(url, MODEL, plan.examples, parties, token)
+    grpc_address = None if plan.grpc_port is None else f"{HOST}:{plan.grpc_port}"
+    return LocalFederation(url, MODEL, plan.examples, parties, token, grpc_address)
 
 
 async def _watch(children: Sequence[ChildProcess], asked: asyncio.Future[Any], say: Callable[[str], None]) -> None:
