@@ -11,6 +11,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 export PYTHONDONTWRITEBYTECODE =
 TOPIC  ?= all
 MINUTES ?= 10
+EXTRAS ?= serve,onnxruntime
 
 # Installing the key also installs the values: a larger environment runs the commands of the smaller ones.
 INCLUDED_system := dev all docs
@@ -18,7 +19,7 @@ INCLUDED_dev    := all docs
 INCLUDED_bench  := all
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up federation test test-system check check-types check-docs docs bench soak fuzz sbom audit-deps lock clean
+.PHONY: help demo up federation test test-system test-containers check check-types check-docs docs bench soak fuzz sbom audit-deps wheels lock clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,7 +58,10 @@ test: $(VENV)/.installed-dev ## run the tests, without those of tests/system (ab
 
 # Files in the order of their names: by number of tests, the files with one long test would come last.
 test-system: $(VENV)/.installed-system ## browser, PostgreSQL, Prometheus, full disk, wheel, long examples; needs Debian packages (.ci/run installs them)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/system
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not containers' tests/system
+
+test-containers: $(VENV)/.installed-system ## build the images, and run a federation in them; as root, with Debian's buildah, podman, runc, debootstrap
+	@$(BIN)/python -m pytest -rs -s -m containers tests/system
 
 # What failed is the last thing printed; coverage follows only where all tests passed: the total, and files below 85 %.
 check: $(VENV)/.installed-dev ## lint, types, import contracts, documentation, doctests, tests with coverage
@@ -96,6 +100,10 @@ audit-deps: ## look for known vulnerabilities of the locked versions, where a da
 	@test -x out/audit/bin/pip-audit || { $(PYTHON) -m venv out/audit && \
 		out/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit; } || true
 	@$(PYTHON) tools/audit_dependencies.py out/audit/bin/pip-audit
+
+wheels: $(VENV)/bin/python ## the locked wheels of gainroute[EXTRAS], to build images without a network: out/wheels
+	@mkdir -p out && sed -nE 's/^([A-Za-z0-9._-]+)(\[[^]]*\])?==([^ ;]+).*/\1==\3/p' requirements.lock > out/pins.txt
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check -c out/pins.txt -w out/wheels setuptools '.[$(EXTRAS)]'
 
 lock: $(VENV)/bin/python ## write requirements.lock; UV_FIND_LINKS or UV_INDEX must offer the CPU build of torch
 	@$(PIP) uv
