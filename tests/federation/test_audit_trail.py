@@ -229,7 +229,7 @@ def test_the_coordinators_audit_entries_are_chained(tmp_path):
     assert [line["number"] for line in json.loads(runner.output)["lines"]] == [3, 5]
 
     def change(statement):
-        connection = log._open()
+        connection = log._engine._open()
         connection.execute(statement)
         connection.close()
 

@@ -1,23 +1,17 @@
 """Views in PostgreSQL, against a real server. Run by name (`make test-system`): pytest does not collect it by itself.
 
-Needs `initdb` and `postgres` on the path, or in /usr/lib/postgresql/*/bin.
+See `postgres_server` for what it needs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import getpass
-import shutil
-import signal
-import subprocess
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 from party_helpers import CLASSES, DIMENSION, Federation, StubParty, connected
-from waiting import wait_until
+from postgres_server import postgres_server
 
 from gainroute.errors import DataError
 from gainroute.federation.party.database_views import DatabaseViews
@@ -27,55 +21,15 @@ from gainroute.federation.party.sources import source_of
 from gainroute.federation.transport.base import PartyUnavailableError
 
 
-def program(name):
-    found = shutil.which(name) or next((str(p) for p in Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), None)
-    assert found, f"{name} is needed: apt-get install postgresql"
-    return found
-
-
 @pytest.fixture(scope="module")
 def server():
-    """A server of its own, on a socket in its own folder: no port is taken."""
-    user = "postgres" if getpass.getuser() == "root" else getpass.getuser()  # it refuses to run as root
-    how = {"user": user, "cwd": "/"} if getpass.getuser() == "root" else {}
-    with tempfile.TemporaryDirectory(prefix="gainroute-pg-") as temporary:
-        home = Path(temporary)
-        if how:
-            shutil.chown(home, user)
-        initdb = [program("initdb"), "-D", home / "data", "-A", "trust", "-U", "party", "-E", "UTF8"]
-        subprocess.run(initdb, check=True, capture_output=True, **how)
-        start = [program("postgres"), "-D", home / "data", "-k", home, "-c", "listen_addresses=", "-c", "fsync=off"]
-        process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **how)
-        url = f"postgresql+psycopg://party@/postgres?host={home}"
-        try:
-            wait_for(url)
-            yield url, process
-        finally:
-            stop(process)
-
-
-def stop(process):
-    process.send_signal(signal.SIGINT)  # at once; SIGTERM would wait until nobody is connected
-    process.wait(60)
-
-
-def wait_for(url):
-    engine = sa.create_engine(url)
-
-    def up():
-        try:
-            engine.connect().close()
-        except sa.exc.OperationalError:
-            return False
-        return True
-
-    wait_until(up, 90)
-    engine.dispose()
+    with postgres_server("fsync=off") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def url(server):
-    engine = sa.create_engine(server[0])
+    engine = sa.create_engine(server.url)
     with engine.begin() as connection:
         for statement in (
             "create schema clinic",
@@ -87,7 +41,7 @@ def url(server):
         connection.execute(sa.text("insert into clinic.features values (:p, :a, :w, :d)"), rows)
         connection.execute(sa.text("insert into numbered values (:i, :a)"), [{"i": i, "a": i} for i in range(9)])
     engine.dispose()
-    return server[0]
+    return server.url
 
 
 def test_text_ids_in_a_schema(url):
@@ -135,7 +89,7 @@ def test_a_party_answers_from_its_database_and_says_when_that_is_away(server, ur
             reply = await connection.posteriors(["4", "x"], model="m1", request_id="r")
             np.testing.assert_array_equal(reply.values[0], party.p[4])
             assert np.isnan(reply.values[1]).all()
-            stop(server[1])
+            server.stop()
             with pytest.raises(PartyUnavailableError, match="OperationalError"):
                 await connection.posteriors(["4"], model="m1", request_id="r")
         await node.stop(1)

@@ -20,6 +20,7 @@ from waiting import until
 import gainroute as gr
 from gainroute._util.hashing import hash_contents
 from gainroute.errors import ArtifactVersionError, DataError, SettingError
+from gainroute.federation.audit_chain import AuditKey
 from gainroute.federation.coordinator.decision_log.reading import read_decisions
 from gainroute.federation.coordinator.decision_log.retention import DAY, Retention, check_clock, delete_old
 from gainroute.federation.coordinator.decision_log.rows import insert_rows
@@ -46,7 +47,8 @@ def count(path, table="decisions"):
 def test_every_commit_is_on_disk_and_the_schema_is_versioned(tmp_path):
     log = DecisionLog(LogSettings(path=tmp_path / "new folder" / "log.sqlite"))
     found = [
-        log._connection.execute(f"PRAGMA {p}").fetchone()[0] for p in ("journal_mode", "synchronous", "user_version")
+        log._engine.connection.execute(f"PRAGMA {p}").fetchone()[0]
+        for p in ("journal_mode", "synchronous", "user_version")
     ]
     log.close()
     assert found == ["wal", 2, len(MIGRATIONS)]
@@ -149,8 +151,8 @@ def test_decision_numbers_never_come_twice(tmp_path):
     log = DecisionLog(LogSettings(path=tmp_path / "log.sqlite"))
     taken = [log.numbers(1000) for _ in range(50)]
     log.close()
-    assert all(b >= a + 1000 for a, b in itertools.pairwise(taken))
-    assert taken[0] > 1e15
+    assert all(len(a) == 1000 and b[0] > a[-1] for a, b in itertools.pairwise(taken))
+    assert taken[0][0] > 1e15
 
 
 # ---- when it cannot be written --------------------------------------------------------------------------
@@ -282,7 +284,7 @@ def test_a_write_waits_for_another_program_that_writes_and_the_event_loop_does_n
 
     async def work():
         log = DecisionLog(LogSettings(path=path))
-        log._connection.set_trace_callback(lambda statement: begun.set())
+        log._engine.connection.set_trace_callback(lambda statement: begun.set())
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             waiting = log._submit(put("a"), alone=False)
@@ -309,7 +311,7 @@ def test_a_lone_request_is_written_in_the_event_loop_unless_that_would_wait(tmp_
             returned = not behind_a_program.done()
             other.execute("ROLLBACK")
         await behind_a_program
-        (patience,) = log._connection.execute("PRAGMA busy_timeout").fetchone()
+        (patience,) = log._engine.connection.execute("PRAGMA busy_timeout").fetchone()
         with log._turn:  # the writer's thread is at work
             behind_the_writer = log._submit(put("c"), alone=False, here=True)
             returned = returned and not behind_the_writer.done()
@@ -415,11 +417,11 @@ def test_a_deleted_sample_is_in_none_of_the_files(fed):
 
 def test_a_reader_that_prevents_erasing_is_noticed_and_it_is_done_later(tmp_path):
     log = DecisionLog(LogSettings(path=tmp_path / "log.sqlite"))
-    log._connection.execute("PRAGMA busy_timeout=1")
+    log._engine.connection.execute("PRAGMA busy_timeout=1")
 
     async def work():
         await log.write(lambda c: put_state(c, "before", 1))
-        with closing(sqlite3.connect(log.path)) as reader:
+        with closing(sqlite3.connect(log.place)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM state").fetchall()
             await log.write(lambda c: put_state(c, "after", 1), erase=True)
@@ -472,7 +474,7 @@ def dated(tmp_path):
     """A log of decisions made at given times, in days."""
     connection = connect(str(tmp_path / "dated.sqlite"))
     migrate(connection, "dated")
-    connection.create_function("audit_link", 2, lambda *_: "link")
+    connection.key = AuditKey(b"key")
 
     def fill(*days):
         for number, day in enumerate(days):
@@ -525,7 +527,7 @@ def test_after_a_jump_the_service_deletes_nothing(fed, monkeypatch):
             now = time.time()
             monkeypatch.setattr("gainroute.federation.coordinator.decision_log.retention.time.time", lambda: now + 1e9)
             await retention.run()
-            return count(log.path)
+            return count(log.place)
 
     assert asyncio.run(work()) == N
 

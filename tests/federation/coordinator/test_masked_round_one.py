@@ -98,7 +98,7 @@ def test_masked_answers_are_those_of_the_library(tmp_path):
             decided = await running.client.get("/api/decisions", params={"limit": 200})
             one = decided.json()["decisions"][-1]
             explained = (await running.client.get(f"/api/decisions/{one['decision_id']}/explanation")).json()
-            with reading(running.coordinator.log.path) as log:
+            with reading(running.coordinator.log.place) as log:
                 stored = log.execute("SELECT count(local), count(pooled) FROM decisions").fetchone()
             refused = await running.admin("shadow", {"artifact": str(tmp_path / "one.safetensors")})
             return found, explained, tuple(stored), refused

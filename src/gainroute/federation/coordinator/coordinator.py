@@ -123,11 +123,11 @@ class Coordinator:
     # ---- answering ------------------------------------------------------------------------------
 
     async def infer(
-        self, ids: Sequence[str], request_id: str, encode: Callable[[Outcome, int], T], holder: str | None = None
+        self, ids: Sequence[str], request_id: str, encode: Callable[[Outcome, range], T], holder: str | None = None
     ) -> T:
-        """Answer samples; returns once the decisions are on disk or, if the policy allows it, marked as unlogged.
+        """Answer samples; returns once the decisions are durable or, if the policy allows it, marked as unlogged.
 
-        `encode` makes the reply from the outcome and the number of its first decision; it runs while the log is
+        `encode` makes the reply from the outcome and the numbers of its decisions; it runs while the log is
         written. The decisions belong to `holder`.
         """
         began = time.perf_counter()
@@ -136,16 +136,16 @@ class Coordinator:
         self.batcher.admit(n, holder)
         try:
             outcome = await self.batcher.answer(ids, request_id, holder)
-            first = self.log.numbers(n)
+            numbers = self.log.numbers(n)
             lone = self.batcher.in_flight == n
-            on_disk = self.log.append(outcome, first, request_id, time.perf_counter() - began, holder, lone=lone)
+            on_disk = self.log.append(outcome, numbers, request_id, time.perf_counter() - began, holder, lone=lone)
             try:
-                reply = encode(outcome, first)
+                reply = encode(outcome, numbers)
             finally:
                 logged = await self._logged(on_disk)
             if not logged:
                 outcome = replace(outcome, route=[unlogged(route) for route in outcome.route])
-                reply = encode(outcome, first)
+                reply = encode(outcome, numbers)
             # Counted once the reply is on its way: nothing is awaited between here and the socket.
             asyncio.get_running_loop().call_soon(self._count, outcome, time.perf_counter() - began)
             return reply

@@ -44,22 +44,22 @@ async def answer(
 ) -> T:
     """Answer a request to the model `name`, by `version` if it is given; returns what `write` makes of the answer."""
 
-    def encode(outcome: Outcome, first: int) -> T:
+    def encode(outcome: Outcome, numbers: range) -> T:
         used = outcome.deployment.name
         if version is not None and used != version:
             raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
-        return write(request, name, used, lambda tensor: _tensor(coordinator, outcome, first, tensor))
+        return write(request, name, used, lambda tensor: _tensor(coordinator, outcome, numbers, tensor))
 
     return await coordinator.infer(request.ids, asker.request_id, encode, asker.grant.holder)
 
 
-def _tensor(coordinator: Coordinator, outcome: Outcome, first: int, name: str) -> Tensor:
+def _tensor(coordinator: Coordinator, outcome: Outcome, numbers: range, name: str) -> Tensor:
     if name == "class":
         names = coordinator.parties.class_names(outcome.deployment)
         return [names[label] if label >= 0 else "" for label in outcome.label.tolist()]
     if name == "score":
         return np.nan_to_num(outcome.score, nan=0.0, posinf=LARGEST, neginf=-LARGEST).astype(np.float32)
     if name == "decision_id":
-        return [decision_id(seq) for seq in range(first, first + len(outcome))]
+        return [decision_id(seq) for seq in numbers]
     found: Tensor = getattr(outcome, name)
     return found

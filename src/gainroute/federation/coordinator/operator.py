@@ -12,6 +12,7 @@ from typing import Any
 from gainroute._util.files import plain
 from gainroute._util.hashing import hash_contents
 from gainroute.federation.coordinator.budget_control import STATE, BudgetControl
+from gainroute.federation.coordinator.decision_log.engine import LogConnection
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment, load_deployment
@@ -62,7 +63,7 @@ class Operator:
         artifact, fusion = self._settings.router.artifact, self._settings.fusion
         self._configured = await asyncio.to_thread(_spec, artifact, fusion)
         budget = self._settings.budget
-        kept = await asyncio.to_thread(get_state, self._log.path, ("router", "point", STATE))
+        kept = await asyncio.to_thread(get_state, self._log.place, ("router", "point", STATE))
         router = kept.get("router", {})
         if router.get("configured") == self._configured:
             self._spec, self._previous = router["current"], router["previous"]
@@ -132,7 +133,7 @@ class Operator:
         deployment = self._controlled(deployment, old)
         kept = {"configured": self._configured, "current": spec, "previous": old_spec}
 
-        def write(connection: Any) -> None:
+        def write(connection: LogConnection) -> None:
             put_state(connection, "router", kept)
             self._save_point(connection, deployment)
             audit(connection, who, request_id, action, old_spec, spec)
@@ -146,7 +147,7 @@ class Operator:
         old = self.deployment
         deployment = self._controlled(deployment, old)
 
-        def write(connection: Any) -> None:
+        def write(connection: LogConnection) -> None:
             self._save_point(connection, deployment)
             audit(connection, who, request_id, action, _audited(old), _audited(deployment))
 
@@ -154,7 +155,7 @@ class Operator:
         self.deployment = deployment
         return deployment
 
-    def _save_point(self, connection: Any, deployment: Deployment) -> None:
+    def _save_point(self, connection: LogConnection, deployment: Deployment) -> None:
         """Save set point and initial controller state for a restart."""
         point = deployment.point.as_json() | {"configured": self._settings.budget, "router": deployment.hash}
         put_state(connection, "point", point)
@@ -162,7 +163,7 @@ class Operator:
 
     # ---- the budget controller ------------------------------------------------------------------
 
-    def save_control(self, connection: Any) -> None:
+    def save_control(self, connection: LogConnection) -> None:
         """Save the controller's state: for `DecisionLog.alongside`, in any thread."""
         control = self.deployment.control
         if control is not None:

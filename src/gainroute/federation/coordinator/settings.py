@@ -211,11 +211,19 @@ class RoundOnePrivacy:
     round1: Literal["plain", "masked"] = "plain"  # "masked" needs a router fitted with pooled_only=True
 
 
+MOST_COORDINATORS = 256  # two hex digits of a decision's id
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogSettings:
-    """The decision log: an SQLite file with decisions, feedback, the audit trail, and the state for a restart."""
+    """The decision log: decisions, feedback, the audit trail, and the state for a restart."""
 
-    path: Path = Path("decisions.sqlite")
+    path: Path = Path("decisions.sqlite")  # an SQLite file, written by one coordinator
+    # Instead of the file, a database that several coordinators share: postgresql+psycopg://user:password@host/database
+    url: str = field(default="", repr=False)
+    coordinators: int = 4  # with `url`, most coordinators at once; each gets an equal share of [controller.cap]
+    # Of the audit trail; by default beside `path`, as <path>.key. With `url`, the same file at every coordinator.
+    key: Path | None = None
     # Store local, pooled and strong posteriors: for explanations, recalibration, the comparison with a shadow router,
     # and the calibration alarm.
     posteriors: bool = False
@@ -227,6 +235,14 @@ class LogSettings:
     def __post_init__(self) -> None:
         _at_least(self.retention_days, 0, "log: retention_days", "0 keeps everything")
         _at_least(self.max_bytes, 0, "log: max_bytes", "0 sets no limit")
+        if not 1 <= self.coordinators <= MOST_COORDINATORS:
+            found = f"log: coordinators is {self.coordinators!r}"
+            raise SettingError(f"{found}; 1 … {MOST_COORDINATORS} are allowed: 4 is a good choice")
+        if self.url and not self.url.startswith("postgresql+psycopg://"):
+            scheme = self.url.partition(":")[0][:40]  # the rest may contain a password
+            raise SettingError(f"log: url begins with {scheme!r}; postgresql+psycopg://user@host/database is needed")
+        if self.url and self.max_bytes:
+            raise SettingError("log: max_bytes is of the file, and url names a database: remove one of them")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,7 +159,7 @@ def admin_routes(coordinator: Coordinator) -> APIRouter:
     async def audited(limit: Limit = 100) -> Response:
         if not 1 <= limit <= MOST_ENTRIES:
             raise BadRequestError(f"limit is {limit}; 1 … {MOST_ENTRIES} are allowed")
-        return json_response({"audit": await asyncio.to_thread(store.read_audit, coordinator.log.path, limit)})
+        return json_response({"audit": await asyncio.to_thread(store.read_audit, coordinator.log.place, limit)})
 
     return routes
 

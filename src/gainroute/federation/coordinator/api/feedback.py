@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from gainroute.federation.coordinator.api.bodies.operation import Feedback, Feed
 from gainroute.federation.coordinator.api.http import json_response, read_object
 from gainroute.federation.coordinator.api.openapi import error_responses, json_body
 from gainroute.federation.coordinator.coordinator import Coordinator
+from gainroute.federation.coordinator.decision_log.engine import LogConnection
 from gainroute.federation.coordinator.decision_log.store import give_feedback
 from gainroute.federation.coordinator.errors import BadRequestError, CoordinatorError, TooLargeError
 from gainroute.federation.coordinator.tokens import Grant
@@ -61,7 +61,7 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
         accepted: list[str] = []
         errors: list[dict[str, Any]] = []
 
-        def work(connection: sqlite3.Connection, start: int) -> tuple[list[str], list[dict[str, Any]]]:
+        def work(connection: LogConnection, start: int) -> tuple[list[str], list[dict[str, Any]]]:
             accepted: list[str] = []
             errors: list[dict[str, Any]] = []
             for index, item in enumerate(items[start : start + CHUNK], start):
@@ -83,7 +83,7 @@ def feedback_routes(coordinator: Coordinator) -> APIRouter:
     return routes
 
 
-def _attach(connection: sqlite3.Connection, item: Any, classes: tuple[str, ...], grant: Grant, watched: bool) -> str:
+def _attach(connection: LogConnection, item: Any, classes: tuple[str, ...], grant: Grant, watched: bool) -> str:
     if not isinstance(item, dict) or not set(item) <= set(KEYS):
         raise BadRequestError(
             f"feedback is an object with label and one of decision_id, sample_id; allowed: {', '.join(KEYS)}"

@@ -52,7 +52,7 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
     async def status(request: Request) -> Response:
         nonlocal judged
         if not judged[1] or time.monotonic() - judged[0] > FRESH_SECONDS:
-            judged = time.monotonic(), await asyncio.to_thread(summarise_feedback, coordinator.log.path)
+            judged = time.monotonic(), await asyncio.to_thread(summarise_feedback, coordinator.log.place)
         found = status_json(coordinator, named=request.state.grant.may("view"))
         return json_response(found | {"feedback": judged[1], "you": request.state.who})
 
@@ -99,7 +99,7 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
         if not 1 <= limit <= MOST_DECISIONS:
             raise BadRequestError(f"limit is {limit}; 1 … {MOST_DECISIONS} are allowed")
         holder = None if grant.may("view") else grant.holder
-        found = await asyncio.to_thread(latest, coordinator.log.path, limit, holder)
+        found = await asyncio.to_thread(latest, coordinator.log.place, limit, holder)
         listed = [_decision(row, _classes(coordinator, row)) for row in found]
         return json_response({"classes": coordinator.classes, "decisions": listed})
 
@@ -112,7 +112,7 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
         """Needs the role view, since it shows the posterior of every party."""
         if not request.state.grant.may("view"):
             raise ForbiddenError("an explanation shows the parties' posteriors; a token for view is needed here")
-        row = await asyncio.to_thread(one, coordinator.log.path, decision_id)
+        row = await asyncio.to_thread(one, coordinator.log.place, decision_id)
         return json_response(await asyncio.to_thread(explanation_json, coordinator, row))
 
     return routes
@@ -192,7 +192,7 @@ def status_json(coordinator: Coordinator, *, named: bool = True) -> dict[str, An
         "certificates": {} if coordinator.certificates is None else dict(coordinator.certificates()),
         "degraded": {"samples": live.degraded, "by_reason": dict(live.reasons), "unknown": live.unknown},
         "queue": {"samples": coordinator.batcher.in_flight, "limit": settings.batching.max_queued},
-        "log": {"path": str(coordinator.log.path), "ok": not coordinator.log.error, "error": coordinator.log.error},
+        "log": {"path": str(coordinator.log.place), "ok": not coordinator.log.error, "error": coordinator.log.error},
         "policy": {
             "on_missing_party": settings.rounds.on_missing_party,
             "on_log_failure": settings.log.on_failure,

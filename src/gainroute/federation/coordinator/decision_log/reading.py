@@ -11,6 +11,7 @@ import numpy as np
 
 from gainroute.control.logged_decisions import LoggedDecisions
 from gainroute.errors import DataError
+from gainroute.federation.coordinator.decision_log.engine import Place
 from gainroute.federation.coordinator.decision_log.label_holders import largest_share
 from gainroute.federation.coordinator.decision_log.store import reading
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2
@@ -49,7 +50,7 @@ class ReadLog:
 
 
 def read_decisions(
-    path: Path, router: Router, identity: str, since: float = 0.0, trusted: Collection[str] = ()
+    place: Place, router: Router, identity: str, since: float = 0.0, trusted: Collection[str] = ()
 ) -> ReadLog:
     """Read the decisions of one router, without degraded answers and unknown samples.
 
@@ -61,17 +62,17 @@ def read_decisions(
     `identity` is the hash of the router's artifact, which names it in the log; `since` is in seconds since 1970. A
     coordinator may be writing the log at the same time.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such decision log; name the file of [log] path in the coordinator's settings")
-    with reading(path) as connection:
-        # A log that was not migrated yet is read as it is.
-        (schema,) = connection.execute("PRAGMA user_version").fetchone()
-        query = f"SELECT {COLUMNS}, {SINCE_VERSION_2[schema < 2]} {FROM}"
+    if isinstance(place, Path) and not place.is_file():
+        raise DataError(f"{place}: no such decision log; name the file of [log] path in the coordinator's settings")
+    with reading(place) as connection:
+        # A file that was not migrated yet is read as it is.
+        old = isinstance(place, Path) and connection.execute("PRAGMA user_version").fetchone()[0] < 2
+        query = f"SELECT {COLUMNS}, {SINCE_VERSION_2[old]} {FROM}"
         found = connection.execute(query, (identity, since, ROUND1, ROUND2)).fetchall()
         others = connection.execute("SELECT count(*) FROM decisions WHERE router != ?", (identity,)).fetchone()[0]
     if not found:
         raise DataError(
-            f"{path}: no usable decision of router {identity[:12]} ({others:,} are of other routers); pass the "
+            f"{place}: no usable decision of router {identity[:12]} ({others:,} are of other routers); pass the "
             "artifact that made the decisions, and more days"
         )
     explored = [row for row in found if row["explored"] is not None]
@@ -80,7 +81,7 @@ def read_decisions(
     k = router.n_classes_ + router.extra_columns
     blobs = [row["local"] for row in found if row["local"] is not None]
     if any(len(blob) != 4 * router.n_parties_ * k for blob in blobs):
-        raise DataError(f"{path}: posteriors do not have the {router.n_parties_} × {k} numbers of this router")
+        raise DataError(f"{place}: posteriors do not have the {router.n_parties_} × {k} numbers of this router")
     who, drop, share = largest_share([row["who"] for row in found], trusted)
     chance = column(found, "chance")
     if who:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 import time
 
+from gainroute.federation.coordinator.decision_log.engine import LogConnection
 from gainroute.federation.coordinator.decision_log.store import audit, put_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 
@@ -51,7 +51,7 @@ class Retention:
             await self._log.write(lambda _: None, erase=True)
 
 
-def check_clock(connection: sqlite3.Connection, now: float, elapsed: float, days: float) -> float:
+def check_clock(connection: LogConnection, now: float, elapsed: float, days: float) -> float:
     """Seconds for which nothing is deleted; 0 if the clock has not jumped lately.
 
     `elapsed` are the seconds of operation since the last check, 0 for the first one after a start. More than a tenth of
@@ -76,7 +76,7 @@ def check_clock(connection: sqlite3.Connection, now: float, elapsed: float, days
     return held
 
 
-def delete_old(connection: sqlite3.Connection, now: float, days: float) -> int:
+def delete_old(connection: LogConnection, now: float, days: float) -> int:
     """Delete the oldest decisions up to the first that is younger than `days`, and what was asked; repeat until 0.
 
     Decisions dated in the future are passed over: a clock was wrong when they were made.

@@ -20,7 +20,7 @@ ROWS_PER_STATEMENT = (64, 8, 1)  # the thread that inserts gives up the interpre
 
 def columns_of(
     outcome: Outcome,
-    first: int,
+    numbers: range,
     time: float,
     request_id: str,
     latency: float,
@@ -30,7 +30,7 @@ def columns_of(
 ) -> dict[str, Any]:
     """Columns of a request's rows: a list with one value per row, or a single value that all rows share."""
     found: dict[str, Any] = {
-        "seq": list(range(first, first + len(outcome))),
+        "seq": list(numbers),
         "sample_id": list(outcome.ids),
         "request_id": request_id,
         "time": time,

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gainroute.errors import ArtifactVersionError
+from gainroute.federation.audit_chain import AuditKey
+from gainroute.federation.coordinator.decision_log.rows import insert_rows
 
 __all__ = [
-    "BUSY_SECONDS", "COLUMNS", "JOURNAL_PAGES", "MIGRATIONS", "connect", "decision_id", "erase", "migrate", "prepare",
-    "sequence",
+    "BUSY_SECONDS", "COLUMNS", "JOURNAL_PAGES", "MIGRATIONS", "SqliteConnection", "connect", "decision_id", "erase",
+    "migrate", "prepare", "sequence",
 ]  # fmt: skip
 
 # `seq` is microseconds since 1970, or one more than the last: ordered by time, and unique across restarts.
@@ -93,6 +96,10 @@ MIGRATIONS: tuple[str, ...] = (
     );
     ALTER TABLE audit ADD COLUMN chain TEXT;
     """,
+    # `slot` of the coordinator that monitors the label; a file has one coordinator, with slot 0.
+    """
+    ALTER TABLE unwatched ADD COLUMN slot INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 BUSY_SECONDS = 10.0  # how long a write waits for another process
@@ -125,10 +132,26 @@ def sequence(name: str) -> int | None:
     return seq if 0 <= seq < 2**63 and decision_id(seq) == name else None
 
 
-def connect(path: str, *, max_bytes: int = 0) -> sqlite3.Connection:
+class SqliteConnection(sqlite3.Connection):
+    """A `LogConnection` to a file."""
+
+    key: AuditKey
+    slot = 0
+
+    def insert(self, columns: Mapping[str, Any]) -> None:
+        """Insert decisions: columns by name, as `columns_of` makes them; a missing column is NULL."""
+        insert_rows(self, columns)
+
+    def take_turn(self, what: str) -> None:
+        """Do nothing: a file has one writer."""
+
+
+def connect(path: str, *, max_bytes: int = 0) -> SqliteConnection:
     """Open a log for writing: WAL, commits synced to disk, deleted data overwritten, readable by its owner only."""
     _make_private(path)
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS, factory=SqliteConnection
+    )
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "foreign_keys=ON",
                        f"wal_autocheckpoint={JOURNAL_PAGES}"):  # fmt: skip

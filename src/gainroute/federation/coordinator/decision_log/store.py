@@ -1,6 +1,6 @@
 """Reading the decision log, feedback, deletion, audit trail, and saved state.
 
-Functions that take a connection are to be passed to `DecisionLog.write`; those that take a path only read, in any
+Functions that take a connection are to be passed to `DecisionLog.write`; those that take a place only read, in any
 thread.
 """
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from gainroute.federation.audit_chain import START
 from gainroute.federation.audit_trail import audit_body
+from gainroute.federation.coordinator.decision_log.engine import LogConnection, Place, ReadConnection
 from gainroute.federation.coordinator.decision_log.schema import COLUMNS, decision_id, sequence
 from gainroute.federation.coordinator.errors import ConflictError, LogFailedError, NotFoundError
 
@@ -32,37 +33,43 @@ MOST_LABELS = 10_000
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
+def reading(place: Place) -> Iterator[ReadConnection]:
     """Open a log for reading; it may be written at the same time."""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
-            connection.row_factory = sqlite3.Row
-            yield connection
-    except sqlite3.Error as error:
-        raise LogFailedError(f"the decision log {path} cannot be read ({error})") from error
+        if isinstance(place, Path):
+            with closing(sqlite3.connect(f"{place.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as connection:
+                connection.row_factory = sqlite3.Row
+                yield connection
+        else:
+            with place.reading() as statements:
+                yield statements
+    except Exception as error:
+        if isinstance(error, sqlite3.Error) or type(error).__module__.startswith("psycopg"):
+            raise LogFailedError(f"the decision log {place} cannot be read ({error})") from error
+        raise
 
 
 # ---- decisions ----------------------------------------------------------------------------------
 
 
-def _select(path: Path, columns: Sequence[str], which: str, *values: int | str | None) -> list[Row]:
+def _select(place: Place, columns: Sequence[str], which: str, *values: int | str | None) -> list[Row]:
     query = f"SELECT {', '.join('d.' + c for c in columns)}, f.label AS truth FROM decisions d "  # noqa: S608
-    with reading(path) as connection:
+    with reading(place) as connection:
         found = connection.execute(f"{query} LEFT JOIN feedback f USING (seq) {which}", values).fetchall()
     return [dict(row) | {"decision_id": decision_id(row["seq"])} for row in found]
 
 
-def latest(path: Path, limit: int, holder: str | None = None) -> list[Row]:
+def latest(place: Place, limit: int, holder: str | None = None) -> list[Row]:
     """The latest decisions, or those of one holder, newest first, without posteriors."""
     wanted = [c for c in COLUMNS if c not in ("local", "pooled", "strong")]
     if holder is None:
-        return _select(path, wanted, "ORDER BY d.seq DESC LIMIT ?", limit)
-    return _select(path, wanted, "WHERE d.holder = ? ORDER BY d.seq DESC LIMIT ?", holder, limit)
+        return _select(place, wanted, "ORDER BY d.seq DESC LIMIT ?", limit)
+    return _select(place, wanted, "WHERE d.holder = ? ORDER BY d.seq DESC LIMIT ?", holder, limit)
 
 
-def one(path: Path, name: str) -> Row:
+def one(place: Place, name: str) -> Row:
     """One decision by its id, with all columns."""
-    found = _select(path, COLUMNS, "WHERE d.seq = ?", sequence(name))
+    found = _select(place, COLUMNS, "WHERE d.seq = ?", sequence(name))
     if not found:
         raise NotFoundError(f"there is no decision {name!r}; ids are 16 hex digits, as in answers and /api/decisions")
     return found[0]
@@ -78,17 +85,20 @@ def _named(decision: str | None, sample: str | None) -> tuple[str, int | str | N
     return ("seq = ?", sequence(decision)) if decision is not None else ("sample_id = ?", sample)
 
 
-def delete_named(connection: sqlite3.Connection, decision: str | None, sample: str | None) -> int:
+def delete_named(connection: LogConnection, decision: str | None, sample: str | None) -> int:
     """Delete one decision, or all decisions about a sample, with their feedback."""
     where, value = _named(decision, sample)
-    return connection.execute(f"DELETE FROM decisions WHERE {where}", (value,)).rowcount  # noqa: S608 (our own texts)
+    for table in ("feedback", "unwatched"):
+        own = f"seq IN (SELECT seq FROM decisions WHERE {where})"  # noqa: S608 (our own texts)
+        connection.execute(f"DELETE FROM {table} WHERE {own}", (value,))  # noqa: S608
+    return int(connection.execute(f"DELETE FROM decisions WHERE {where}", (value,)).rowcount)  # noqa: S608
 
 
 # ---- feedback -----------------------------------------------------------------------------------
 
 
 def give_feedback(
-    connection: sqlite3.Connection,
+    connection: LogConnection,
     label: int,
     who: str,
     *,
@@ -120,7 +130,7 @@ def give_feedback(
             "correct it"
         )
     if watched and before is None:
-        connection.execute("INSERT INTO unwatched (seq) VALUES (?)", (number,))
+        connection.execute("INSERT INTO unwatched (seq, slot) VALUES (?, ?)", (number, connection.slot))
     connection.execute(
         "INSERT INTO feedback (seq, label, time, who, probability) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (seq) DO UPDATE SET label = excluded.label, time = excluded.time, who = excluded.who, "
@@ -130,12 +140,12 @@ def give_feedback(
     return decision_id(number)
 
 
-def summarise_feedback(path: Path) -> Row:
+def summarise_feedback(place: Place) -> Row:
     """Accuracy of the answers, and of Round 1, on the latest 10,000 labelled decisions and on the escalated among them.
 
     None where there are no labels. Samples that no party had are counted as `unanswered`, and nowhere else.
     """
-    with reading(path) as connection:
+    with reading(place) as connection:
         found = connection.execute(
             "SELECT count(*) FILTER (WHERE answered) AS labels, avg(correct) FILTER (WHERE answered) AS accuracy, "
             "avg(weak_correct) FILTER (WHERE answered) AS weak_accuracy, "
@@ -143,9 +153,10 @@ def summarise_feedback(path: Path) -> Row:
             "avg(correct) FILTER (WHERE escalated) AS escalated_accuracy, "
             "avg(weak_correct) FILTER (WHERE escalated) AS escalated_weak_accuracy, "
             "count(*) FILTER (WHERE NOT answered) AS unanswered FROM (SELECT d.label >= 0 AS answered, "
-            "d.label = f.label AS correct, d.weak_prediction = f.label AS weak_correct, "
+            "CASE WHEN d.label = f.label THEN 1e0 ELSE 0e0 END AS correct, "
+            "CASE WHEN d.weak_prediction = f.label THEN 1e0 ELSE 0e0 END AS weak_correct, "
             "d.strong_prediction IS NOT NULL AS escalated "
-            "FROM (SELECT * FROM feedback ORDER BY seq DESC LIMIT ?) f JOIN decisions d USING (seq))",
+            "FROM (SELECT * FROM feedback ORDER BY seq DESC LIMIT ?) f JOIN decisions d USING (seq)) judged",
             (MOST_LABELS,),
         )
         return dict(found.fetchone())
@@ -154,27 +165,28 @@ def summarise_feedback(path: Path) -> Row:
 # ---- audit and state -----------------------------------------------------------------------------
 
 
-def audit(connection: sqlite3.Connection, who: str, request_id: str, action: str, before: Any, after: Any) -> None:
+def audit(connection: LogConnection, who: str, request_id: str, action: str, before: Any, after: Any) -> None:
     """Add an entry to the audit trail, chained to the one before (`gainroute.federation.audit_chain`)."""
+    connection.take_turn("audit")
     last = connection.execute("SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1").fetchone() or (0, None)
     row = {
         "number": last[0] + 1, "time": time.time(), "who": who, "request_id": request_id, "action": action,
         "before": json.dumps(before), "after": json.dumps(after),
     }  # fmt: skip
     body = audit_body(row, first=last[1] is None)
-    (row["chain"],) = connection.execute("SELECT audit_link(?, ?)", (last[1] or START, body)).fetchone()
+    row["chain"] = connection.key.link(last[1] or START, body)
     names = ", ".join(row)
     connection.execute(f"INSERT INTO audit ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [*row.values()])  # noqa: S608
 
 
-def read_audit(path: Path, limit: int) -> list[Row]:
+def read_audit(place: Place, limit: int) -> list[Row]:
     """The latest admin calls, newest first."""
-    with reading(path) as connection:
+    with reading(place) as connection:
         found = connection.execute("SELECT * FROM audit ORDER BY number DESC LIMIT ?", (limit,)).fetchall()
     return [dict(row) | {"before": json.loads(row["before"]), "after": json.loads(row["after"])} for row in found]
 
 
-def put_state(connection: sqlite3.Connection, name: str, value: Any) -> None:
+def put_state(connection: LogConnection, name: str, value: Any) -> None:
     """Save a value; None deletes it."""
     if value is None:
         connection.execute("DELETE FROM state WHERE name = ?", (name,))
@@ -186,13 +198,14 @@ def put_state(connection: sqlite3.Connection, name: str, value: Any) -> None:
     )
 
 
-def get_state(path: Path, names: Sequence[str]) -> dict[str, Any]:
+def get_state(place: Place, names: Sequence[str]) -> dict[str, Any]:
     """Saved values by name."""
-    with reading(path) as connection:
-        found = connection.execute("SELECT name, value FROM state").fetchall()
-    return {row["name"]: json.loads(row["value"]) for row in found if row["name"] in names}
+    with reading(place) as connection:
+        marks = ", ".join("?" * len(names))
+        found = connection.execute(f"SELECT name, value FROM state WHERE name IN ({marks})", tuple(names)).fetchall()  # noqa: S608
+    return {row["name"]: json.loads(row["value"]) for row in found}
 
 
-def pseudonym(connection: sqlite3.Connection, sample_id: str) -> str:
+def pseudonym(connection: LogConnection, sample_id: str) -> str:
     """Name of a deleted sample in the audit trail: who has the log's key can recognise an id, nobody can read it."""
-    return str(connection.execute("SELECT audit_pseudonym(?)", (sample_id,)).fetchone()[0])
+    return connection.key.pseudonyms([sample_id])

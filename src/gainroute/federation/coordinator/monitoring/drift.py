@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +21,7 @@ from gainroute.control.drift import DriftMonitor
 from gainroute.control.drift_report import DriftReport
 from gainroute.control.party_drift import PartyDrift, PartyMonitor
 from gainroute.errors import SettingError
+from gainroute.federation.coordinator.decision_log.engine import LogConnection
 from gainroute.federation.coordinator.decision_log.label_holders import named
 from gainroute.federation.coordinator.decision_log.reading import column, local_posteriors
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
@@ -46,7 +46,7 @@ SAVE_SECONDS = 30.0  # greatest age of the saved scores; labels and alarms are s
 QUERY = (
     "SELECT u.number, d.router, d.route, d.local, d.score, d.probability, d.explored, d.weak_prediction, "
     "d.strong_prediction, f.label, f.who, f.probability AS chance FROM unwatched u JOIN decisions d USING (seq) "
-    "JOIN feedback f USING (seq) WHERE u.number > ? ORDER BY u.number LIMIT ?"
+    "JOIN feedback f USING (seq) WHERE u.slot = ? AND u.number > ? ORDER BY u.number LIMIT ?"
 )
 
 
@@ -134,7 +134,7 @@ class LiveDrift:
         self._report, self._recommended = evidence.all.report(), None
         self.alarms, self.withheld, self.protection, self._since = {}, {}, None, time.time()
 
-        def write(connection: sqlite3.Connection) -> None:
+        def write(connection: LogConnection) -> None:
             self._write(connection)
             before = {name: str(alarm) for name, alarm in found.items()}
             audit(connection, who, request_id, "drift reset", before, {})
@@ -192,7 +192,7 @@ class LiveDrift:
         names = ("window", "horizon", "false_alarm", "memory", "min_feedback_probability")
         given = {name: getattr(settings, name) for name in names}
         evidence = LabelEvidence(lambda: DriftMonitor(deployment.router, **given), settings.trusted_holders)
-        kept = (await asyncio.to_thread(get_state, self._log.path, (state,))).get(state)
+        kept = (await asyncio.to_thread(get_state, self._log.place, (state,))).get(state)
         self.alarms, self.withheld, self.protection, self._since = {}, {}, None, time.time()
         bounds = {name: getattr(settings, name) for name in ("window", "horizon", "false_alarm")}
         self._parties = PartyMonitor(len(deployment.parties), deployment.router.party_statistics_, **bounds)
@@ -216,9 +216,9 @@ class LiveDrift:
     async def _take_labels(self, deployment: Deployment, evidence: LabelEvidence) -> int:
         self.labels_wait = False
 
-        def read() -> list[sqlite3.Row]:
-            with reading(self._log.path) as connection:
-                return connection.execute(QUERY, (self._taken, MOST_LABELS)).fetchall()
+        def read() -> list[Any]:
+            with reading(self._log.place) as connection:
+                return connection.execute(QUERY, (self._log.slot, self._taken, MOST_LABELS)).fetchall()
 
         rows = await asyncio.to_thread(read)
         if len(rows) == MOST_LABELS:
@@ -275,7 +275,7 @@ class LiveDrift:
             extra = {"protection": self.protection}
             log.warning("protection: every escalation must gain more than %g", self.protection, extra=extra)
 
-    def _write(self, connection: sqlite3.Connection) -> None:
+    def _write(self, connection: LogConnection) -> None:
         if self._evidence is None:
             return
         state = {
@@ -287,7 +287,8 @@ class LiveDrift:
             "since": self._since,
         }
         put_state(connection, STATE + self._hash, state)
-        connection.execute("DELETE FROM unwatched WHERE number <= ?", (self._taken,))
+        own = (connection.slot, self._taken)
+        connection.execute("DELETE FROM unwatched WHERE slot = ? AND number <= ?", own)
         # States of the current and the previous router are kept, for a rollback; older ones are deleted.
         hashes = (self._hash, self._operator.deployment.hash, self._operator.previous or "")
         keep = [STATE + identity for identity in hashes]
@@ -300,7 +301,7 @@ def _observe_parties(monitor: PartyMonitor, local: Sequence[FloatArray]) -> None
         monitor.observe(np.concatenate(local, axis=1))
 
 
-def _feed(deployment: Deployment, monitor: DriftMonitor, rows: Sequence[sqlite3.Row]) -> None:
+def _feed(deployment: Deployment, monitor: DriftMonitor, rows: Sequence[Any]) -> None:
     """Feed a monitor with labelled decisions, those with a probability of their own separately."""
     for with_chance in (False, True):
         some = [r for r in rows if (r["chance"] is not None) is with_chance]
@@ -311,7 +312,7 @@ def _feed(deployment: Deployment, monitor: DriftMonitor, rows: Sequence[sqlite3.
             monitor.feedback(_decision(deployment, names, some), truth, strong, probability=chance)
 
 
-def _decision(deployment: Deployment, names: Labels, rows: Sequence[sqlite3.Row]) -> ControlledDecision:
+def _decision(deployment: Deployment, names: Labels, rows: Sequence[Any]) -> ControlledDecision:
     """The decisions as they were made; the calibrated posterior is computed again where possible."""
     n, router = len(rows), deployment.router
     local = local_posteriors(rows, len(deployment.parties), deployment.columns)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from gainroute._util.files import plain
 from gainroute._util.hashing import hash_contents
 from gainroute.control.shadow import compare_shadow
 from gainroute.errors import GainrouteError
+from gainroute.federation.coordinator.decision_log.engine import LogConnection
 from gainroute.federation.coordinator.decision_log.label_holders import largest_share
 from gainroute.federation.coordinator.decision_log.reading import column, logged_decisions
 from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
@@ -83,7 +83,7 @@ class ShadowCounts:
         self.both += int((old & new).sum())
         self.same_weak += int((shadow.encode(decision.weak_prediction) == weak).sum())
 
-    def feedback_probability(self, rows: Sequence[sqlite3.Row]) -> FloatArray:
+    def feedback_probability(self, rows: Sequence[Any]) -> FloatArray:
         """As given with the feedback, else the share of that route's answers that are labelled."""
         chance, asked = column(rows, "chance"), column(rows, "strong_prediction", -1) >= 0
         shares = [
@@ -131,7 +131,7 @@ class LiveShadow:
 
     async def resume(self, running: Deployment) -> None:
         """Restore the shadow router of before the restart."""
-        kept = (await asyncio.to_thread(get_state, self._log.path, (STATE,))).get(STATE)
+        kept = (await asyncio.to_thread(get_state, self._log.place, (STATE,))).get(STATE)
         if kept is None:
             return
         try:
@@ -180,7 +180,7 @@ class LiveShadow:
         _check_beside(deployment, running, self._parties.names)
         return deployment
 
-    def _change(self, connection: sqlite3.Connection, new: Shadow | None, action: str, who: str, name: str) -> None:
+    def _change(self, connection: LogConnection, new: Shadow | None, action: str, who: str, name: str) -> None:
         put_state(connection, STATE, None if new is None else new.state())
         before = {"shadow": None if self.shadow is None else self.shadow.deployment.hash, "comparison": self.comparison}
         after = {"shadow": None if new is None else new.deployment.hash}
@@ -225,7 +225,7 @@ class LiveShadow:
 
     def _compare(self, shadow: Shadow, running: Deployment) -> None:
         first = int(shadow.since * 1e6)
-        with reading(self._log.path) as connection:
+        with reading(self._log.place) as connection:
             judged = tuple(connection.execute(COUNT, (first,)).fetchone())
             if judged == self._judged:
                 return
