@@ -16,6 +16,7 @@ from gainroute.cli import (
     audit,
     compare,
     coordinator,
+    copy_log,
     data,
     demo,
     evaluate,
@@ -86,6 +87,7 @@ _COMMANDS: dict[Callable[..., None], str] = {  # in the order of `gainroute --he
     party.party: "Serve one party, beside its own data.",
     export.export: "Export a trained run's parties as ONNX files.",
     recalibrate.recalibrate: "Refit a router from its decision log.",
+    copy_log.copy_log: "Copy a decision log into PostgreSQL, and back.",
 }
 _RESUMABLE = (demo.demo, federate.federate, reproduce.reproduce, route.route, train.train)
 for _command, _text in _COMMANDS.items():

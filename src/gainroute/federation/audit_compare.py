@@ -8,7 +8,6 @@ sides can be compared message by message, whatever requests of clients a batch w
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,6 +16,7 @@ from typing import Any
 
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.audit_trail import entries
+from gainroute.federation.coordinator.decision_log.engine import ReadConnection
 from gainroute.federation.coordinator.decision_log.store import reading
 
 __all__ = ["Comparison", "Message", "compare_audit"]
@@ -188,7 +188,7 @@ def _add_asked(messages: dict[tuple[str, int], Message], log: Path, party: str) 
     return first
 
 
-def _add_decided(messages: dict[tuple[str, int], Message], connection: sqlite3.Connection, party: str) -> None:
+def _add_decided(messages: dict[tuple[str, int], Message], connection: ReadConnection, party: str) -> None:
     """Add what rows of `asked` are missing about: the coordinator was killed, or has not written them yet.
 
     The decisions of a batch say how many samples it had and how many of them wanted Round 2.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 
 import pytest
 from fake_federation import IDS, NAMES, K, TableParty, federation, hold, running
@@ -19,7 +19,7 @@ from gainroute.errors import DataError, SettingError
 from gainroute.federation.audit_compare import compare_audit
 from gainroute.federation.coordinator.coordinator import Coordinator
 from gainroute.federation.coordinator.decision_log.retention import delete_old
-from gainroute.federation.coordinator.decision_log.schema import MIGRATIONS
+from gainroute.federation.coordinator.decision_log.schema import MIGRATIONS, connect
 from gainroute.federation.coordinator.decision_log.writer import ASKED, DecisionLog
 from gainroute.federation.coordinator.errors import PartyMissingError
 from gainroute.federation.coordinator.server import connect_party
@@ -271,7 +271,6 @@ def test_retention_covers_what_was_asked(tmp_path):
     sides.message("old", 1, [1])
     sides.message("new", 1, [1])
     sides.compare()
-    with sqlite3.connect(sides.log) as connection:
+    with closing(connect(str(sides.log))) as connection:
         delete_old(connection, sides.now, 0.0)
         assert [row[0] for row in connection.execute("SELECT batch FROM asked")] == ["new"]
-    connection.close()

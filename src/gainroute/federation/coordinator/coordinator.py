@@ -92,7 +92,10 @@ class Coordinator:
             )  # fmt: skip
             if self.settings.controller is not None:
                 self.log.alongside = self.operator.save_control
-            self.monitor = Monitor(self.settings.drift, self.log, self.operator, self.parties)
+            # Each coordinator monitors its own answers: together they raise a false alarm as seldom as one.
+            share = self.settings.drift.false_alarm / self.settings.log.sharing
+            drift = replace(self.settings.drift, false_alarm=share)
+            self.monitor = Monitor(drift, self.log, self.operator, self.parties)
             await self.monitor.start()
         except BaseException:
             await self.parties.close()
@@ -194,6 +197,8 @@ class Coordinator:
         closed = [name for name, is_open in self.doors.items() if not is_open()]
         if closed:
             return f"the server for {' and '.join(closed)} does not accept requests"
+        if self.operator.behind:
+            return f"a change by another coordinator could not be applied ({self.operator.behind})"
         if self.log.error and self.settings.log.on_failure == "refuse":
             return f"the decision log cannot be written ({self.log.error})"
         down = [link for link in self.parties.links.values() if link.state != "ok"]
@@ -222,6 +227,8 @@ class Coordinator:
                 for probe in await self.parties.check_health(self.deployment):
                     without = [name for name in self.parties.names if name != probe.party or not probe.answered]
                     self.log.asked(probe.id, probe.round, 1, without)
+                if self.log.slot != self.log.adopted:
+                    await self.operator.adopt()
                 if self.log.error:  # requests are refused, so that nothing else tries to write
                     await self.log.write(lambda c: put_state(c, "probe", time.time()))
                 if time.monotonic() - cleaned > RETENTION_SECONDS:

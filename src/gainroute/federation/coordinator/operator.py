@@ -11,9 +11,17 @@ from typing import Any
 
 from gainroute._util.files import plain
 from gainroute._util.hashing import hash_contents
+from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.budget_control import STATE, BudgetControl
 from gainroute.federation.coordinator.decision_log.engine import LogConnection
-from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state
+from gainroute.federation.coordinator.decision_log.store import (
+    CHANGES,
+    audit,
+    count_change,
+    get_state,
+    own_name,
+    put_state,
+)
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment, load_deployment
 from gainroute.federation.coordinator.errors import ConflictError, HandshakeError
@@ -26,6 +34,7 @@ from gainroute.routing.payload import CODECS, embedding_bytes
 __all__ = ["Operator"]
 
 Spec = dict[str, Any]
+SHARED = ("router", "point", CHANGES)  # state that all coordinators have in common
 log = logging.getLogger("gainroute.coordinator")
 
 
@@ -48,6 +57,8 @@ class Operator:
         self._previous: Spec | None = None
         self._kept: dict[str, Deployment] = {}  # the previous deployment in memory: a rollback needs no file
         self._configured: Spec = {}
+        self._seen: dict[str, Any] = {}  # what coordinators share, as it was last read or written here
+        self.behind = ""  # why a change by another coordinator could not be applied
 
     @property
     def previous(self) -> str | None:
@@ -63,7 +74,9 @@ class Operator:
         artifact, fusion = self._settings.router.artifact, self._settings.fusion
         self._configured = await asyncio.to_thread(_spec, artifact, fusion)
         budget = self._settings.budget
-        kept = await asyncio.to_thread(get_state, self._log.place, ("router", "point", STATE))
+        own = own_name(STATE, self._log.slot)
+        kept = await asyncio.to_thread(get_state, self._log.place, (*SHARED, own))
+        self._seen = {name: kept.get(name) for name in SHARED}
         router = kept.get("router", {})
         if router.get("configured") == self._configured:
             self._spec, self._previous = router["current"], router["previous"]
@@ -77,8 +90,65 @@ class Operator:
             deployment = deployment.at_budget(budget)
         self.deployment = self._controlled(deployment)
         if self.deployment.control is not None:
-            self.deployment.control.restore(kept.get(STATE))
+            self.deployment.control.restore(kept.get(own))
         return self.deployment
+
+    # ---- several coordinators -------------------------------------------------------------------
+
+    @property
+    def changes(self) -> int:
+        """Number of the last change that is applied here."""
+        return int(self._seen.get(CHANGES) or 0)
+
+    def note_change(self, number: int) -> None:
+        """Note a change that was made here."""
+        self._seen[CHANGES] = number
+
+    async def follow(self) -> None:
+        """Apply what another coordinator has changed: the router, the set point."""
+        async with self._lock:
+            kept = await asyncio.to_thread(get_state, self._log.place, SHARED)
+            try:
+                await self._apply(kept)
+            except GainrouteError as error:
+                if self.behind != str(error):
+                    log.error("a change by another coordinator could not be applied: %s", error)  # noqa: TRY400
+                self.behind = str(error)
+                return
+            self.behind, self._seen = "", {name: kept.get(name) for name in SHARED}
+
+    async def _apply(self, kept: dict[str, Any]) -> None:
+        old, deployment = self.deployment, self.deployment
+        router, point = kept.get("router", {}), kept.get("point", {})
+        switched = bool(router) and router != self._seen.get("router")
+        if switched and router["current"] != self._spec:
+            spec = router["current"]
+            held = self._kept.get(spec["hash"])
+            deployment = held if held is not None else await asyncio.to_thread(self._load, spec)
+            await self._parties.confirm(deployment, "a switch")
+        moved = point.get("router") == deployment.hash and point != self._seen.get("point")
+        if deployment is not old or moved:
+            deployment = self._controlled(_restored(deployment, point) if moved else deployment, old)
+            log.info("another coordinator has changed the operating point: router %s, %s", deployment.name, point)
+        if switched:
+            self._spec, self._previous = router["current"], router["previous"]
+        if deployment.hash != old.hash:
+            self._kept = {old.hash: old}
+        self.deployment = deployment
+
+    async def adopt(self) -> None:
+        """Take over the state of the slot that the decision log gave this coordinator in place of its own."""
+        async with self._lock:
+            slot = self._log.slot
+            own = own_name(STATE, slot)
+            kept = await asyncio.to_thread(get_state, self._log.place, (own,))
+            if self.deployment.control is not None:
+                floor = self.deployment.floor
+                self.deployment = self._controlled(self.deployment).protected(floor)
+                if self.deployment.control is not None:
+                    self.deployment.control.restore(kept.get(own))
+            self._log.adopted = slot
+            log.warning("this coordinator continues with slot %d of the decision log", slot)
 
     # ---- changes --------------------------------------------------------------------------------
 
@@ -133,12 +203,13 @@ class Operator:
         deployment = self._controlled(deployment, old)
         kept = {"configured": self._configured, "current": spec, "previous": old_spec}
 
-        def write(connection: LogConnection) -> None:
+        def write(connection: LogConnection) -> dict[str, Any]:
+            changes = count_change(connection, self.changes)
             put_state(connection, "router", kept)
-            self._save_point(connection, deployment)
             audit(connection, who, request_id, action, old_spec, spec)
+            return {CHANGES: changes, "router": kept, "point": self._save_point(connection, deployment)}
 
-        await self._log.write(write)
+        self._seen = await self._log.write(write)
         self._spec, self._previous, self._kept = spec, old_spec, {old.hash: old}
         self.deployment = deployment
         return deployment
@@ -147,19 +218,22 @@ class Operator:
         old = self.deployment
         deployment = self._controlled(deployment, old)
 
-        def write(connection: LogConnection) -> None:
-            self._save_point(connection, deployment)
+        def write(connection: LogConnection) -> dict[str, Any]:
+            changes = count_change(connection, self.changes)
             audit(connection, who, request_id, action, _audited(old), _audited(deployment))
+            return self._seen | {CHANGES: changes, "point": self._save_point(connection, deployment)}
 
-        await self._log.write(write)
+        self._seen = await self._log.write(write)
         self.deployment = deployment
         return deployment
 
-    def _save_point(self, connection: LogConnection, deployment: Deployment) -> None:
-        """Save set point and initial controller state for a restart."""
+    def _save_point(self, connection: LogConnection, deployment: Deployment) -> Spec:
+        """Save set point and initial controller state for a restart; returns the former."""
         point = deployment.point.as_json() | {"configured": self._settings.budget, "router": deployment.hash}
         put_state(connection, "point", point)
-        put_state(connection, STATE, None if deployment.control is None else deployment.control.state())
+        own = own_name(STATE, connection.slot)
+        put_state(connection, own, None if deployment.control is None else deployment.control.state())
+        return point
 
     # ---- the budget controller ------------------------------------------------------------------
 
@@ -167,7 +241,7 @@ class Operator:
         """Save the controller's state: for `DecisionLog.alongside`, in any thread."""
         control = self.deployment.control
         if control is not None:
-            put_state(connection, STATE, control.state())
+            put_state(connection, own_name(STATE, connection.slot), control.state())
 
     def sample_bytes(self, deployment: Deployment) -> int | None:
         """Payload of one sample in Round 2; None until every party has described itself."""
@@ -185,6 +259,8 @@ class Operator:
         settings, budget = self._settings.controller, deployment.point.budget
         if settings is None:
             return deployment
+        if settings.cap is not None:
+            settings = replace(settings, cap=settings.cap.share(self._settings.log.sharing))
         floor = old.floor if old is not None and old.hash == deployment.hash else None
         deployment = replace(deployment, control=None, protection=None)
         if budget is None:

@@ -6,7 +6,7 @@ import ipaddress
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -232,6 +232,11 @@ class LogSettings:
     retention_days: float = 0.0  # older rows are deleted; 0 keeps them
     max_bytes: int = 0  # largest size of the file; 0 sets no limit
 
+    @property
+    def sharing(self) -> int:
+        """Most coordinators that share this log at once."""
+        return self.coordinators if self.url else 1
+
     def __post_init__(self) -> None:
         _at_least(self.retention_days, 0, "log: retention_days", "0 keeps everything")
         _at_least(self.max_bytes, 0, "log: max_bytes", "0 sets no limit")
@@ -253,6 +258,11 @@ class CapSettings:
     burst: float  # what may be spent at once; raised to the cost of one sample
     unit: Literal["samples", "bytes"] = "samples"  # escalated samples, or the bytes of their embeddings
     per: Literal["second", "sample"] = "second"  # `rate` is per second, or per routed sample
+
+    def share(self, coordinators: int) -> CapSettings:
+        """An equal share of the cap; what is earned per sample is earned where the sample is routed."""
+        rate = self.rate / coordinators if self.per == "second" else self.rate
+        return replace(self, rate=rate, burst=self.burst / coordinators)
 
     def __post_init__(self) -> None:
         for name in ("rate", "burst"):

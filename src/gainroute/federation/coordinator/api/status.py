@@ -192,7 +192,12 @@ def status_json(coordinator: Coordinator, *, named: bool = True) -> dict[str, An
         "certificates": {} if coordinator.certificates is None else dict(coordinator.certificates()),
         "degraded": {"samples": live.degraded, "by_reason": dict(live.reasons), "unknown": live.unknown},
         "queue": {"samples": coordinator.batcher.in_flight, "limit": settings.batching.max_queued},
-        "log": {"path": str(coordinator.log.place), "ok": not coordinator.log.error, "error": coordinator.log.error},
+        "log": {
+            "path": str(coordinator.log.place),
+            "slot": coordinator.log.slot,
+            "ok": not coordinator.log.error,
+            "error": coordinator.log.error,
+        },
         "policy": {
             "on_missing_party": settings.rounds.on_missing_party,
             "on_log_failure": settings.log.on_failure,

@@ -32,6 +32,7 @@ class LogConnection(Protocol):
 
     key: AuditKey  # of the audit trail
     slot: int  # of this coordinator among those that share the log; 0 if it is the only one
+    undropped: int  # decisions with a smaller number are deleted one by one, and not by `drop_before`
 
     def execute(self, query: str, values: Sequence[Any] = ..., /) -> Any:
         """Execute a statement; returns a cursor."""
@@ -45,6 +46,10 @@ class LogConnection(Protocol):
         """Insert decisions: columns by name, as `columns_of` makes them; a missing column is NULL."""
         ...
 
+    def drop_before(self, seconds: float) -> int:
+        """Drop the days that end before that time, in seconds since 1970, if there are such; returns how many."""
+        ...
+
     def take_turn(self, what: str) -> None:
         """Wait until no other coordinator is inside a transaction that took this turn; it ends with the transaction."""
         ...
@@ -53,13 +58,29 @@ class LogConnection(Protocol):
 class LogEngine(Protocol):
     """The database of a decision log, open for writing. Used by one thread at a time."""
 
-    place: Place
-    connection: LogConnection
     inline: bool  # whether a lone request may be written in the event loop
     remedy: str  # what to do about a failure
     stride: int  # decision numbers are microseconds × stride + slot
-    failures: tuple[type[Exception], ...]  # errors of the database
-    outages: tuple[type[Exception], ...]  # those of them that no single row can be the cause of
+
+    @property
+    def place(self) -> Place:
+        """Where the log is."""
+        ...
+
+    @property
+    def connection(self) -> LogConnection:
+        """The connection in use."""
+        ...
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        """Errors of the database."""
+        ...
+
+    @property
+    def outages(self) -> tuple[type[Exception], ...]:
+        """Those of them that no single row can be the cause of."""
+        ...
 
     @property
     def active(self) -> bool:

@@ -18,7 +18,14 @@ import psycopg
 from gainroute.errors import DataError, SettingError
 from gainroute.federation.audit_chain import START, AuditKey, key_path, read_key
 from gainroute.federation.coordinator.decision_log.postgres import PostgresDatabase, Statements
-from gainroute.federation.coordinator.decision_log.postgres_schema import SLOTS, day_of, make_days, migrate
+from gainroute.federation.coordinator.decision_log.postgres_schema import (
+    MOVED,
+    SLOTS,
+    day_of,
+    drop_days,
+    make_days,
+    migrate,
+)
 from gainroute.federation.coordinator.settings import LogSettings
 
 __all__ = ["PostgresConnection", "PostgresEngine"]
@@ -39,6 +46,8 @@ TAKE = "SELECT pg_try_advisory_lock('decisions'::regclass::oid::bigint * 256 + ?
 class PostgresConnection(Statements):
     """A `LogConnection` to a database."""
 
+    undropped = MOVED
+
     def __init__(self, raw: psycopg.Connection[Any], key: AuditKey, slot: int) -> None:
         super().__init__(raw)
         self.key, self.slot = key, slot
@@ -48,6 +57,11 @@ class PostgresConnection(Statements):
         """Insert decisions with the commit: columns by name, as `columns_of` makes them."""
         given = [_column(name, columns.get(name)) for name in TYPES]
         self._rows += zip(*(values if isinstance(values, list) else repeat(values) for values in given), strict=False)
+
+    def drop_before(self, seconds: float) -> int:
+        """Drop the days that end before that time; returns how many."""
+        self.take_turn("retention")
+        return drop_days(self, day_of(seconds))
 
     def take_turn(self, what: str) -> None:
         """Wait until no other coordinator is inside a transaction that took this turn; it ends with the transaction."""
@@ -161,6 +175,7 @@ class PostgresEngine:
     def rollback(self) -> None:
         """Undo the transaction; where that is impossible, the connection is closed."""
         self.connection.forget()
+        self._days.clear()  # one may be missing
         try:
             if self.active:
                 self.connection.raw.execute("ROLLBACK")

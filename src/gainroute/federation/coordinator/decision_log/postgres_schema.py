@@ -13,15 +13,16 @@ from typing import Any
 import psycopg
 
 from gainroute.errors import ArtifactVersionError
+from gainroute.federation.coordinator.decision_log.postgres import Statements
 
-__all__ = ["DAY", "MIGRATIONS", "SLOTS", "day_of", "drop_days", "make_days", "migrate"]
+__all__ = ["DAY", "MIGRATIONS", "MOVED", "SLOTS", "day_of", "drop_days", "make_days", "migrate"]
 
 SLOTS = 256  # decision numbers are microseconds × SLOTS + slot: the last two hex digits of an id name its coordinator
 DAY = 86_400_000_000 * SLOTS  # decision numbers per day
+MOVED = 2**54  # smaller decision numbers are those of a log that was an SQLite file
 PARTITIONED = ("decisions", "feedback")
 
-# As in `schema.MIGRATIONS`, except that a decision's day is its partition, and that slots have their own labels to
-# monitor. Numbers below 2**54 are those of a log that was an SQLite file.
+# As in `schema.MIGRATIONS`, except that a decision's day is its partition.
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE decisions (
@@ -105,7 +106,7 @@ def migrate(connection: psycopg.Connection[Any], where: str, migrations: Sequenc
                 "upgrade gainroute, or name another database"
             )
         for migration in migrations[version:]:
-            connection.execute(migration)  # type: ignore[call-overload]  # not a literal, but our own
+            connection.execute(migration)
         if found is None:
             connection.execute("INSERT INTO log_version VALUES (%s)", [len(migrations)])
         elif version < len(migrations):
@@ -131,23 +132,24 @@ def make_days(connection: psycopg.Connection[Any], days: Sequence[int]) -> None:
                 if connection.execute("SELECT to_regclass(%s)", [name]).fetchone() != (None,):
                     continue
                 # Attached afterwards: unlike CREATE … PARTITION OF, that does not hold up those who write.
-                connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")  # type: ignore[call-overload]
+                connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING ALL)")
                 bounds = f"FROM ({day * DAY}) TO ({(day + 1) * DAY})"
-                connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES {bounds}")  # type: ignore[call-overload]
+                connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES {bounds}")
 
 
-def drop_days(connection: Any, before: int) -> int:
-    """Drop the partitions of days before that one; returns how many decisions they had."""
+def drop_days(connection: Statements, before: int) -> int:
+    """Drop the partitions of days before that one; returns how many days."""
     query = "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = ?::regclass"
     prefix = f"{PARTITIONED[0]}_"
     names = (name.removeprefix(prefix) for (name,) in connection.execute(query, (PARTITIONED[0],)).fetchall())
-    last = _name(PARTITIONED[0], before).removeprefix(prefix)
-    dropped = 0
-    for day in sorted(name for name in names if name.isdigit() and name < last):
-        dropped += connection.execute(f"SELECT count(*) FROM {prefix}{day}").fetchone()[0]  # noqa: S608
+    first = _name(PARTITIONED[0], before).removeprefix(prefix)  # of those that stay
+    days = sorted(name for name in names if name.isdigit() and name < first)
+    for day in days:
         for table in PARTITIONED:
-            connection.execute(f"DROP TABLE IF EXISTS {table}_{day}")
-    return dropped
+            connection.execute(f"DROP TABLE {table}_{day}")
+    if days:
+        connection.execute("DELETE FROM unwatched WHERE seq >= ? AND seq < ?", (MOVED, before * DAY))
+    return len(days)
 
 
 def _name(table: str, day: int) -> str:

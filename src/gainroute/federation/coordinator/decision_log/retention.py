@@ -12,7 +12,7 @@ import logging
 import time
 
 from gainroute.federation.coordinator.decision_log.engine import LogConnection
-from gainroute.federation.coordinator.decision_log.store import audit, put_state
+from gainroute.federation.coordinator.decision_log.store import audit, own_name, put_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 
 __all__ = ["Retention", "check_clock", "delete_old"]
@@ -41,6 +41,8 @@ class Retention:
             self._checked = ticks
             held = await self._log.write(lambda c: check_clock(c, now, elapsed, self._days))
             deleted = 0
+            if not held and (days := await self._log.write(lambda c: c.drop_before(now - self._days * DAY))):
+                log.info("decisions of %d days, older than %g days, were dropped", days, self._days)
             while not held and (more := await self._log.write(lambda c: delete_old(c, now, self._days))):
                 deleted += more
             if deleted:
@@ -57,7 +59,8 @@ def check_clock(connection: LogConnection, now: float, elapsed: float, days: flo
     `elapsed` are the seconds of operation since the last check, 0 for the first one after a start. More than a tenth of
     the retention between what the clock shows and what it should is a jump; so is a stop of that length.
     """
-    found = connection.execute("SELECT value FROM state WHERE name = ?", (STATE,)).fetchone()
+    own = own_name(STATE, connection.slot)
+    found = connection.execute("SELECT value FROM state WHERE name = ?", (own,)).fetchone()
     if found is None:
         newest = connection.execute("SELECT time FROM decisions ORDER BY seq DESC LIMIT 1").fetchone()
         saved = {"time": now if newest is None else newest[0], "held": 0.0}
@@ -72,7 +75,7 @@ def check_clock(connection: LogConnection, now: float, elapsed: float, days: flo
             "24 hours of operation; correct the clock if it is wrong", jump / DAY,
         )  # fmt: skip
         audit(connection, "retention", "", "clock moved", {"time": saved["time"] + elapsed}, {"time": now})
-    put_state(connection, STATE, {"time": now, "held": held})
+    put_state(connection, own, {"time": now, "held": held})
     return held
 
 
@@ -82,11 +85,15 @@ def delete_old(connection: LogConnection, now: float, days: float) -> int:
     Decisions dated in the future are passed over: a clock was wrong when they were made.
     """
     due, last = now - days * DAY, None
-    query = "SELECT seq, time FROM decisions WHERE time <= ? ORDER BY seq LIMIT ?"
-    for seq, made in connection.execute(query, (now + HOUR, CHUNK)):
+    query = "SELECT seq, time FROM decisions WHERE seq < ? AND time <= ? ORDER BY seq LIMIT ?"
+    for seq, made in connection.execute(query, (connection.undropped, now + HOUR, CHUNK)):
         if made >= due:
             break
         last = seq
     asked = "DELETE FROM asked WHERE number IN (SELECT number FROM asked WHERE time < ? LIMIT ?)"
     connection.execute(asked, (due, CHUNK))
-    return 0 if last is None else connection.execute("DELETE FROM decisions WHERE seq <= ?", (last,)).rowcount
+    if last is None:
+        return 0
+    for table in ("feedback", "unwatched"):
+        connection.execute(f"DELETE FROM {table} WHERE seq <= ?", (last,))  # noqa: S608 (our own texts)
+    return int(connection.execute("DELETE FROM decisions WHERE seq <= ?", (last,)).rowcount)

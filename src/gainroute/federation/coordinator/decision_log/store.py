@@ -24,12 +24,13 @@ from gainroute.federation.coordinator.decision_log.schema import COLUMNS, decisi
 from gainroute.federation.coordinator.errors import ConflictError, LogFailedError, NotFoundError
 
 __all__ = [
-    "audit", "delete_named", "get_state", "give_feedback", "latest", "one",
+    "CHANGES", "audit", "count_change", "delete_named", "get_state", "give_feedback", "latest", "one", "own_name",
     "posterior", "pseudonym", "put_state", "read_audit", "reading", "summarise_feedback",
 ]  # fmt: skip
 
 Row = dict[str, Any]
 MOST_LABELS = 10_000
+CHANGES = "changes"  # number of changes of what coordinators share
 
 
 @contextmanager
@@ -153,8 +154,8 @@ def summarise_feedback(place: Place) -> Row:
             "avg(correct) FILTER (WHERE escalated) AS escalated_accuracy, "
             "avg(weak_correct) FILTER (WHERE escalated) AS escalated_weak_accuracy, "
             "count(*) FILTER (WHERE NOT answered) AS unanswered FROM (SELECT d.label >= 0 AS answered, "
-            "CASE WHEN d.label = f.label THEN 1e0 ELSE 0e0 END AS correct, "
-            "CASE WHEN d.weak_prediction = f.label THEN 1e0 ELSE 0e0 END AS weak_correct, "
+            "CAST(CASE WHEN d.label = f.label THEN 1 ELSE 0 END AS DOUBLE PRECISION) AS correct, "
+            "CAST(CASE WHEN d.weak_prediction = f.label THEN 1 ELSE 0 END AS DOUBLE PRECISION) AS weak_correct, "
             "d.strong_prediction IS NOT NULL AS escalated "
             "FROM (SELECT * FROM feedback ORDER BY seq DESC LIMIT ?) f JOIN decisions d USING (seq)) judged",
             (MOST_LABELS,),
@@ -186,6 +187,31 @@ def read_audit(place: Place, limit: int) -> list[Row]:
     return [dict(row) | {"before": json.loads(row["before"]), "after": json.loads(row["after"])} for row in found]
 
 
+def own_name(name: str, slot: int) -> str:
+    """The name of the state that each coordinator has for itself.
+
+    Examples
+    --------
+    >>> own_name("controller", 0), own_name("controller", 3)
+    ('controller', 'controller@3')
+    """
+    return name if slot == 0 else f"{name}@{slot}"
+
+
+def count_change(connection: LogConnection, seen: int) -> int:
+    """Count a change of what all coordinators share; refused if there is one that this coordinator has not `seen`."""
+    connection.take_turn(CHANGES)
+    found = connection.execute("SELECT value FROM state WHERE name = ?", (CHANGES,)).fetchone()
+    last = 0 if found is None else int(found[0])
+    if last != seen:
+        raise ConflictError(
+            "another coordinator has just changed the budget or the router, which is being applied here; look at the "
+            "status, and repeat the call if it is still wanted"
+        )
+    put_state(connection, CHANGES, last + 1)
+    return last + 1
+
+
 def put_state(connection: LogConnection, name: str, value: Any) -> None:
     """Save a value; None deletes it."""
     if value is None:
@@ -198,11 +224,12 @@ def put_state(connection: LogConnection, name: str, value: Any) -> None:
     )
 
 
-def get_state(place: Place, names: Sequence[str]) -> dict[str, Any]:
-    """Saved values by name."""
+def get_state(place: Place, names: Sequence[str], of_all: Sequence[str] = ()) -> dict[str, Any]:
+    """Saved values by name; those named in `of_all` of every coordinator, see `own_name`."""
+    where = f"name IN ({', '.join('?' * (len(names) + len(of_all)))})" + " OR name LIKE ?" * len(of_all)
+    values = (*names, *of_all, *(f"{name}@%" for name in of_all))
     with reading(place) as connection:
-        marks = ", ".join("?" * len(names))
-        found = connection.execute(f"SELECT name, value FROM state WHERE name IN ({marks})", tuple(names)).fetchall()  # noqa: S608
+        found = connection.execute(f"SELECT name, value FROM state WHERE {where}", values).fetchall()  # noqa: S608
     return {row["name"]: json.loads(row["value"]) for row in found}
 
 

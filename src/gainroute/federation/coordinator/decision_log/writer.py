@@ -61,6 +61,8 @@ class DecisionLog:
         self._asked: deque[tuple[Any, ...]] = deque(maxlen=MAX_ASKED)
         self._engine = _open(settings)
         self._next = self._engine.last_number() // self._engine.stride + 1
+        self.shared = settings.sharing > 1  # whether other coordinators may write it, too
+        self.adopted = self.slot  # the slot whose state this process has taken over
         self._thread = threading.Thread(target=self._write, name="decision-log", daemon=True)
         self._thread.start()
 
@@ -82,6 +84,10 @@ class DecisionLog:
         self._next = first + n
         stride, slot = self._engine.stride, self.slot
         return range(first * stride + slot, self._next * stride + slot, stride)
+
+    def number_at(self, seconds: float) -> int:
+        """The least number of a decision made at that time, in seconds since 1970, or later."""
+        return int(seconds * 1e6) * self._engine.stride
 
     def append(
         self,
@@ -181,18 +187,22 @@ class DecisionLog:
                 engine.begin(wait=BUSY_SECONDS)
             connection = engine.connection
             results = [job.work(connection) for job in group]
-            if self.alongside is not None and group and not group[0].alone:
-                self.alongside(connection)
+            if group and not group[0].alone:
+                self._check_slot()
+                if self.alongside is not None:
+                    self.alongside(connection)
             if asked:
                 connection.executemany(ASKED, asked)
             engine.commit()
         except Exception as error:  # noqa: BLE001 (the caller waits for the result, and gets the error)
             engine.rollback()
             self._asked.extendleft(reversed(asked))
-            if len(group) > 1 and not isinstance(error, engine.outages):
+            if len(group) > 1 and not isinstance(error, (LogFailedError, *engine.outages)):
                 # One job is the cause; the others must not fail with it.
                 return [result for job in group for result in self._commit([job])]
-            if isinstance(error, engine.failures):
+            if isinstance(error, LogFailedError):
+                self._failed(error)
+            elif isinstance(error, engine.failures):
                 self._failed(error)
                 error = LogFailedError(f"the decision log {self.place} cannot be written ({error}); {engine.remedy}")
             return [error] * len(group)
@@ -202,6 +212,14 @@ class DecisionLog:
         if group and group[0].erase:
             self._erase()
         return results
+
+    def _check_slot(self) -> None:
+        """Refuse to write decisions that were made with the state of another slot."""
+        if self.slot != self.adopted:
+            raise LogFailedError(
+                f"the decision log {self.place} gave this coordinator another slot, {self.slot}, whose state it is "
+                "taking over; try again"
+            )
 
     def _erase(self) -> None:
         try:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -24,9 +24,10 @@ from gainroute.errors import SettingError
 from gainroute.federation.coordinator.decision_log.engine import LogConnection
 from gainroute.federation.coordinator.decision_log.label_holders import named
 from gainroute.federation.coordinator.decision_log.reading import column, local_posteriors
-from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
+from gainroute.federation.coordinator.decision_log.store import audit, get_state, own_name, put_state, reading
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment
+from gainroute.federation.coordinator.monitoring.alarms import DriftAlarm, OtherAlarms
 from gainroute.federation.coordinator.monitoring.evidence import LabelEvidence
 from gainroute.federation.coordinator.operator import Operator
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2
@@ -40,7 +41,7 @@ log = logging.getLogger("gainroute.coordinator")
 
 ALARMS = ("scores", "parties", "calibration", "collaboration")
 RENEWED = ("scores", "parties")  # alarms whose text follows what is found
-STATE = "drift:"  # followed by the router's hash: every router has its own monitor
+STATE = "drift"  # of a coordinator, followed by the router's hash: every router has its own monitor
 MOST_LABELS = 500  # per call: a label costs some 50 µs
 SAVE_SECONDS = 30.0  # greatest age of the saved scores; labels and alarms are saved at once
 QUERY = (
@@ -50,26 +51,15 @@ QUERY = (
 )
 
 
-@dataclass(frozen=True)
-class DriftAlarm:
-    """A current alarm: since when (seconds since 1970), its message with the evidence, and whose labels they were."""
-
-    since: float
-    text: str
-    labels_by: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.text}; labels by {self.labels_by}" if self.labels_by else self.text
-
-
 class LiveDrift:
     """Monitors the router in use; raises the gain that it requires where the settings say so."""
 
     def __init__(self, settings: DriftSettings, decisions: DecisionLog, operator: Operator) -> None:
         self.enabled = settings.enabled
-        self.alarms: dict[str, DriftAlarm] = {}  # current ones, by name
+        self.others = OtherAlarms(decisions)
+        self._own: dict[str, DriftAlarm] = {}  # current alarms, by name
         self.withheld: dict[str, str] = {}  # alarms that depend on the labels of one holder, by name
-        self.protection: float | None = None  # gain that every escalation must exceed
+        self._protection: float | None = None  # gain that every escalation must exceed
         self.labels_wait = True  # there may be some from before the start
         self._settings, self._log, self._operator = settings, decisions, operator
         self._evidence: LabelEvidence | None = None
@@ -84,6 +74,17 @@ class LiveDrift:
         self._unsaved = False
         self._saved = 0.0
         self._since = time.time()
+        self._slot, self._resets = decisions.slot, 0
+
+    @property
+    def alarms(self) -> dict[str, DriftAlarm]:
+        """Current alarms by name, those of other coordinators included."""
+        return self.others.alarms | self._own
+
+    @property
+    def protection(self) -> float | None:
+        """The gain that every escalation must exceed; the largest that a coordinator found necessary."""
+        return max((gain for gain in (self._protection, self.others.protection) if gain is not None), default=None)
 
     # ---- input -----------------------------------------------------------------------------------
 
@@ -94,7 +95,10 @@ class LiveDrift:
         if not self.enabled:
             await self._protect(deployment)  # remove a floor set before the last restart
             return
+        await self.others.listen(deployment.hash)
         evidence = await self._follow(deployment)
+        if self.others.resets != self._resets:
+            self._reset(evidence)
         monitor = evidence.all
         before = monitor.scores
         if len(score):
@@ -113,10 +117,10 @@ class LiveDrift:
             self.withheld = withheld
         changed = self._note_alarms(report.alarms | self._party_alarm(), named(evidence.labels))
         if self._settings.protect:
-            if self._recommended is None or self.protection is None:
-                self.protection = self._recommended
+            if self._recommended is None or self._protection is None:
+                self._protection = self._recommended
             else:  # fewer samples are escalated now and say less about the others, so it is never lowered
-                self.protection = max(self._recommended, self.protection)
+                self._protection = max(self._recommended, self._protection)
         await self._protect(deployment)  # first: it must not wait for the disk
         self._unsaved |= bool(labels) or changed
         if self._unsaved or (monitor.scores is not before and time.monotonic() - self._saved > SAVE_SECONDS):
@@ -127,27 +131,34 @@ class LiveDrift:
         found, evidence = self.alarms, self._evidence
         if evidence is None:
             return {}
-        evidence.reset()
-        if self._parties is not None:
-            self._parties.reset()
-        self.parties = {}
-        self._report, self._recommended = evidence.all.report(), None
-        self.alarms, self.withheld, self.protection, self._since = {}, {}, None, time.time()
+        self._reset(evidence)
 
         def write(connection: LogConnection) -> None:
+            self.others.reset(connection)
+            self._resets = self.others.resets + self._log.shared
             self._write(connection)
             before = {name: str(alarm) for name, alarm in found.items()}
             audit(connection, who, request_id, "drift reset", before, {})
 
         await self._log.write(write)
+        self.others.alarms, self.others.protection, self.others.resets = {}, None, self._resets
         for name in found:
             log.warning("alarm %s was reset by %s", name, who, extra={"alarm": name, "raised": False, "who": who})
         await self._protect(self._operator.deployment)
         return found
 
+    def _reset(self, evidence: LabelEvidence) -> None:
+        evidence.reset()
+        if self._parties is not None:
+            self._parties.reset()
+        self.parties = {}
+        self._report, self._recommended = evidence.all.report(), None
+        self._own, self.withheld, self._protection, self._since = {}, {}, None, time.time()
+        self._resets, self._unsaved = self.others.resets, True
+
     async def save(self) -> None:
         """Save the state for a restart."""
-        if self._evidence is not None:
+        if self._evidence is not None and self._slot == self._log.adopted:
             await self._log.write(self._write)
             self._unsaved = False
 
@@ -184,19 +195,22 @@ class LiveDrift:
 
     async def _follow(self, deployment: Deployment) -> LabelEvidence:
         """The monitors of this deployment's router: restored, or new."""
-        if self._evidence is not None and deployment.hash == self._hash:
+        if self._evidence is not None and deployment.hash == self._hash and self._slot == self._log.adopted:
             self._evidence.all.router = deployment.router  # its threshold may have changed
             return self._evidence
         await self.save()
-        settings, state = self._settings, STATE + deployment.hash
+        if self._slot != self._log.adopted:
+            self._slot, self._taken, self.labels_wait = self._log.adopted, 0, True
+        settings, state = self._settings, f"{own_name(STATE, self._slot)}:{deployment.hash}"
         names = ("window", "horizon", "false_alarm", "memory", "min_feedback_probability")
         given = {name: getattr(settings, name) for name in names}
         evidence = LabelEvidence(lambda: DriftMonitor(deployment.router, **given), settings.trusted_holders)
         kept = (await asyncio.to_thread(get_state, self._log.place, (state,))).get(state)
-        self.alarms, self.withheld, self.protection, self._since = {}, {}, None, time.time()
+        self._own, self.withheld, self._protection, self._since = {}, {}, None, time.time()
+        self._resets = self.others.resets
         bounds = {name: getattr(settings, name) for name in ("window", "horizon", "false_alarm")}
         self._parties = PartyMonitor(len(deployment.parties), deployment.router.party_statistics_, **bounds)
-        if kept is not None:
+        if kept is not None and kept.get("resets", 0) == self._resets:
             try:
                 evidence.all.restore(kept["monitor"])
                 evidence.restore(kept.get("evidence", {}))
@@ -207,8 +221,8 @@ class LiveDrift:
                 evidence.reset()
                 self._parties.reset()
             else:
-                self.alarms = {name: DriftAlarm(**alarm) for name, alarm in kept["alarms"].items()}
-                self.protection = kept["protection"] if settings.protect else None
+                self._own = {name: DriftAlarm(**alarm) for name, alarm in kept["alarms"].items()}
+                self._protection = kept["protection"] if settings.protect else None
                 self._since = kept["since"]
         self._evidence, self._hash, self._report = evidence, deployment.hash, None
         return evidence
@@ -218,7 +232,8 @@ class LiveDrift:
 
         def read() -> list[Any]:
             with reading(self._log.place) as connection:
-                return connection.execute(QUERY, (self._log.slot, self._taken, MOST_LABELS)).fetchall()
+                found: list[Any] = connection.execute(QUERY, (self._slot, self._taken, MOST_LABELS)).fetchall()
+                return found
 
         rows = await asyncio.to_thread(read)
         if len(rows) == MOST_LABELS:
@@ -250,17 +265,17 @@ class LiveDrift:
         new = {
             n: DriftAlarm(now, text, "" if n in RENEWED else labels_by)
             for n, text in alarms.items()
-            if n not in self.alarms
+            if n not in self._own
         }
-        gone = [n for n in self.alarms if n not in alarms]
+        gone = [n for n in self._own if n not in alarms]
         for name, alarm in new.items():
             log.warning("alarm %s: %s", name, alarm, extra={"alarm": name, "raised": True, "router": self._hash})
         for name in gone:
             log.info("alarm %s has ended", name, extra={"alarm": name, "raised": False, "router": self._hash})
         # An alarm keeps the evidence it was raised with; scores are compared again, and more parties may be named.
-        stand = {n: a for n, a in self.alarms.items() if n not in gone}
+        stand = {n: a for n, a in self._own.items() if n not in gone}
         renewed = {n: DriftAlarm(a.since, alarms[n]) for n, a in stand.items() if n in RENEWED}
-        self.alarms = stand | renewed | new
+        self._own = stand | renewed | new
         return bool(new or gone)
 
     async def _protect(self, deployment: Deployment) -> None:
@@ -282,17 +297,20 @@ class LiveDrift:
             "monitor": self._evidence.all.state(),
             "evidence": self._evidence.state(),
             "parties": None if self._parties is None else self._parties.state(),
-            "alarms": {name: asdict(alarm) for name, alarm in self.alarms.items()},
-            "protection": self.protection,
+            "alarms": {name: asdict(alarm) for name, alarm in self._own.items()},
+            "protection": self._protection,
             "since": self._since,
+            "resets": self._resets,
         }
-        put_state(connection, STATE + self._hash, state)
+        states = f"{own_name(STATE, connection.slot)}:"
+        put_state(connection, states + self._hash, state)
+        self.others.publish(connection, self._hash, self._own, self._protection)
         own = (connection.slot, self._taken)
         connection.execute("DELETE FROM unwatched WHERE slot = ? AND number <= ?", own)
         # States of the current and the previous router are kept, for a rollback; older ones are deleted.
         hashes = (self._hash, self._operator.deployment.hash, self._operator.previous or "")
-        keep = [STATE + identity for identity in hashes]
-        connection.execute("DELETE FROM state WHERE name LIKE ? AND name NOT IN (?, ?, ?)", (f"{STATE}%", *keep))
+        keep = [states + identity for identity in hashes]
+        connection.execute("DELETE FROM state WHERE name LIKE ? AND name NOT IN (?, ?, ?)", (f"{states}%", *keep))
         self._saved = time.monotonic()
 
 

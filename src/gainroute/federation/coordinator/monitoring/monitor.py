@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gainroute.federation.coordinator.decision_log.store import CHANGES, get_state
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.errors import CoordinatorError
 from gainroute.federation.coordinator.monitoring.drift import LiveDrift
@@ -37,7 +38,7 @@ class Monitor:
     ) -> None:
         self.drift = LiveDrift(settings, decisions, operator)
         self.shadow = LiveShadow(decisions, operator, parties, settings.trusted_holders)
-        self._seconds, self._operator = settings.seconds, operator
+        self._seconds, self._operator, self._log = settings.seconds, operator, decisions
         self._scores: list[tuple[str, FloatArray, BoolArray]] = []
         self._outcomes: list[Outcome] = []
         self._local: list[tuple[str, FloatArray]] = []
@@ -89,6 +90,7 @@ class Monitor:
     async def examine(self) -> None:
         """Examine everything that is new since the last call."""
         async with self.lock:
+            await self._follow()
             deployment = self._operator.deployment
             scores, outcomes, posteriors = self._scores, self._outcomes, self._local
             self._scores, self._outcomes, self._local = [], [], []
@@ -99,6 +101,14 @@ class Monitor:
             local = [values for identity, values in posteriors if identity == deployment.hash]
             await self.drift.examine(deployment, score, wanted, local)
             await self.shadow.examine(deployment, outcomes)
+
+    async def _follow(self) -> None:
+        """Apply what another coordinator of the same log has changed."""
+        if self._log.shared and not self._log.error:
+            found = await asyncio.to_thread(get_state, self._log.place, (CHANGES,))
+            if found.get(CHANGES, 0) != self._operator.changes:
+                await self._operator.follow()
+                await self.shadow.resume(self._operator.deployment)
 
     async def refresh(self) -> None:
         """Examine now, for example because the router was switched; errors are logged."""

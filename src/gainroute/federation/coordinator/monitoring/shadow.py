@@ -7,6 +7,7 @@ probability; `gainroute.control.shadow.compare_shadow` estimates the difference 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Collection, Sequence
@@ -23,7 +24,14 @@ from gainroute.errors import GainrouteError
 from gainroute.federation.coordinator.decision_log.engine import LogConnection
 from gainroute.federation.coordinator.decision_log.label_holders import largest_share
 from gainroute.federation.coordinator.decision_log.reading import column, logged_decisions
-from gainroute.federation.coordinator.decision_log.store import audit, get_state, put_state, reading
+from gainroute.federation.coordinator.decision_log.store import (
+    audit,
+    count_change,
+    get_state,
+    own_name,
+    put_state,
+    reading,
+)
 from gainroute.federation.coordinator.decision_log.writer import DecisionLog
 from gainroute.federation.coordinator.deployment import Deployment, load_deployment
 from gainroute.federation.coordinator.errors import ConflictError, HandshakeError
@@ -36,7 +44,7 @@ __all__ = ["LiveShadow"]
 
 log = logging.getLogger("gainroute.coordinator")
 
-STATE = "shadow"
+STATE, COUNTS = "shadow", "shadow counts"  # which router, of all coordinators; what each of them has counted
 SAVE_SECONDS = 10.0
 COMPARE_SECONDS = 5.0  # least time between comparisons
 COMPARE_SHARE = 0.05  # greatest share of time spent on comparisons; one with 5,000 labels takes about a second
@@ -60,6 +68,10 @@ class ShadowCounts:
     same_weak: int = 0  # with the same weak answer
     kept: int = 0  # answers given by Round 1
     escalated: int = 0  # answers given by Round 2
+
+    def plus(self, other: ShadowCounts) -> ShadowCounts:
+        """The sum of both."""
+        return ShadowCounts(**{name: count + getattr(other, name) for name, count in asdict(self).items()})
 
     def add(self, shadow: Deployment, seen: Sequence[Outcome]) -> None:
         """Score answers with the shadow router, and count agreement."""
@@ -126,23 +138,34 @@ class LiveShadow:
         self._why = ""  # why there is none
         self._judged: Any = None  # number and time of the labels of the last comparison
         self._due = self._saved = 0.0
+        self._others = ShadowCounts()  # what other coordinators have counted
 
     # ---- admin calls ----------------------------------------------------------------------------
 
     async def resume(self, running: Deployment) -> None:
-        """Restore the shadow router of before the restart."""
-        kept = (await asyncio.to_thread(get_state, self._log.place, (STATE,))).get(STATE)
+        """Restore the shadow router of before the restart, or the one that another coordinator has loaded."""
+        own = own_name(COUNTS, self._log.slot)
+        found = await asyncio.to_thread(get_state, self._log.place, (STATE, own))
+        kept, counted = found.get(STATE), found.get(own)
         if kept is None:
+            if self.shadow is not None:
+                self._begin(None)
+            return
+        if self.shadow is not None and self.shadow.since == kept["since"]:
             return
         try:
             deployment = await asyncio.to_thread(self._load_beside, Path(kept["artifact"]), running)
         except GainrouteError as error:
-            await self._forget(str(error))
+            await self._forget(str(error), kept["since"])
             return
         if deployment.hash != kept["hash"] or running.hash != kept["against"]:
-            await self._forget("its file or the router in use has changed")
+            await self._forget("its file or the router in use has changed", kept["since"])
             return
-        self._begin(Shadow(deployment, kept["against"], kept["since"], ShadowCounts(**kept["counts"])))
+        if counted is not None and counted["since"] == kept["since"]:
+            counts = ShadowCounts(**counted["counts"])
+        else:  # an earlier version kept them together, and there is another coordinator's first state
+            counts = ShadowCounts() if self._log.slot else ShadowCounts(**kept["counts"])
+        self._begin(Shadow(deployment, kept["against"], kept["since"], counts))
 
     async def load(self, artifact: Path, who: str, request_id: str) -> None:
         """Load a shadow router, in place of the current one."""
@@ -152,14 +175,18 @@ class LiveShadow:
             raise ConflictError(f"{artifact} is the router in use; load another one")
         await self._parties.confirm(deployment, "a shadow router")
         shadow = Shadow(deployment, running.hash, time.time())
-        await self._log.write(lambda c: self._change(c, shadow, "shadow load", who, request_id))
+        self._operator.note_change(
+            await self._log.write(lambda c: self._change(c, shadow, "shadow load", who, request_id))
+        )
         self._begin(shadow)
 
     async def drop(self, who: str, request_id: str) -> None:
         """Drop the shadow router."""
         if self.shadow is None:
             raise ConflictError("there is no shadow router; load one first")
-        await self._log.write(lambda c: self._change(c, None, "shadow drop", who, request_id))
+        self._operator.note_change(
+            await self._log.write(lambda c: self._change(c, None, "shadow drop", who, request_id))
+        )
         self._begin(None)
 
     async def swap(self, who: str, request_id: str) -> Deployment:
@@ -171,7 +198,9 @@ class LiveShadow:
         if await asyncio.to_thread(hash_contents, path) != shadow.deployment.hash:
             raise HandshakeError(f"{path} has changed since it was loaded; load it again")
         deployment = await self._operator.switch(path, None, who, request_id)
-        await self._log.write(lambda c: self._change(c, None, "shadow swap", who, request_id))
+        self._operator.note_change(
+            await self._log.write(lambda c: self._change(c, None, "shadow swap", who, request_id))
+        )
         self._begin(None)
         return deployment
 
@@ -180,20 +209,29 @@ class LiveShadow:
         _check_beside(deployment, running, self._parties.names)
         return deployment
 
-    def _change(self, connection: LogConnection, new: Shadow | None, action: str, who: str, name: str) -> None:
+    def _change(self, connection: LogConnection, new: Shadow | None, action: str, who: str, name: str) -> int:
+        changes = count_change(connection, self._operator.changes)
         put_state(connection, STATE, None if new is None else new.state())
         before = {"shadow": None if self.shadow is None else self.shadow.deployment.hash, "comparison": self.comparison}
         after = {"shadow": None if new is None else new.deployment.hash}
         audit(connection, who, name, action, plain(before), after)
+        return changes
 
-    async def _forget(self, why: str) -> None:
+    async def _forget(self, why: str, since: float) -> None:
         extra = {} if self.shadow is None else {"shadow": self.shadow.deployment.hash}
         log.warning("the shadow router is dropped: %s", why, extra=extra)
-        await self._log.write(lambda c: put_state(c, STATE, None))
+
+        def write(connection: LogConnection) -> None:
+            found = connection.execute("SELECT value FROM state WHERE name = ?", (STATE,)).fetchone()
+            if found is not None and json.loads(found[0])["since"] == since:  # not one that was loaded elsewhere since
+                put_state(connection, STATE, None)
+
+        await self._log.write(write)
         self._begin(None)
 
     def _begin(self, shadow: Shadow | None) -> None:
         self.shadow, self.comparison, self._why, self._judged, self._due = shadow, None, "", None, 0.0
+        self._others = ShadowCounts()
 
     # ---- live traffic ---------------------------------------------------------------------------
 
@@ -203,7 +241,7 @@ class LiveShadow:
         if shadow is None:
             return
         if deployment.hash != shadow.against:
-            await self._forget("another router is in use")
+            await self._forget("another router is in use", shadow.since)
             return
         own = [outcome for outcome in seen if outcome.deployment.hash == shadow.against]
         if own:
@@ -219,12 +257,12 @@ class LiveShadow:
     async def save(self) -> None:
         """Save the counts for a restart."""
         if self.shadow is not None:
-            state = self.shadow.state()
-            await self._log.write(lambda c: put_state(c, STATE, state))
+            state = {"since": self.shadow.since, "counts": asdict(self.shadow.counts)}
+            await self._log.write(lambda c: put_state(c, own_name(COUNTS, c.slot), state))
             self._saved = time.monotonic()
 
     def _compare(self, shadow: Shadow, running: Deployment) -> None:
-        first = int(shadow.since * 1e6)
+        first = self._log.number_at(shadow.since)
         with reading(self._log.place) as connection:
             judged = tuple(connection.execute(COUNT, (first,)).fetchone())
             if judged == self._judged:
@@ -240,7 +278,7 @@ class LiveShadow:
                 "[drift] trusted_holders"
             )
             return
-        counts = shadow.counts
+        counts = shadow.counts.plus(self._read_others(shadow))
         if not rows or not counts.kept + counts.escalated:
             if judged[0]:
                 self._why = (
@@ -257,12 +295,24 @@ class LiveShadow:
             return
         self.comparison, self._why = vars(found) | {"verdict": found.verdict, "text": str(found)}, ""
 
+    def _read_others(self, shadow: Shadow) -> ShadowCounts:
+        """What other coordinators have counted."""
+        self._others = ShadowCounts()
+        if self._log.shared:
+            found = get_state(self._log.place, (), (COUNTS,))
+            found.pop(own_name(COUNTS, self._log.slot), None)
+            for other in found.values():
+                if other["since"] == shadow.since:
+                    self._others = self._others.plus(ShadowCounts(**other["counts"]))
+        return self._others
+
     def status(self) -> dict[str, Any] | None:
         """State for /api/status and metrics; None if there is no shadow router."""
         shadow = self.shadow
         if shadow is None:
             return None
-        counts, n = shadow.counts, shadow.counts.samples
+        counts = shadow.counts.plus(self._others)
+        n = counts.samples
         return {
             "version": shadow.deployment.name,
             "hash": shadow.deployment.hash,

@@ -272,9 +272,10 @@ class Queue(Body):
 
 
 class LogStatus(Body):
-    """The decision log."""
+    """The decision log: its file or database, and the slot of this coordinator among those that share it."""
 
     path: str
+    slot: int
     ok: bool
     error: str
 
