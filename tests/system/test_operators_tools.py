@@ -1,4 +1,4 @@
-"""Prometheus, Alertmanager and systemd take the files under deploy/ as they are.
+"""Prometheus, Alertmanager and systemd take the files under deploy/ as they are; a collector gets traces.
 
 Needs Debian's prometheus, prometheus-alertmanager and systemd.
 """
@@ -16,10 +16,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from collector import collector
 from waiting import wait_until
 
-from benchmarks.soak.federation import HONEST, Federation
-from benchmarks.soak.world import make_world
+from benchmarks.soak.federation import HONEST, INFER, Federation
+from benchmarks.soak.world import PARTIES, make_world
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = (DEPLOY / "alerts.yml").read_text(encoding="utf-8")
@@ -56,6 +57,43 @@ def test_systemd_accepts_the_unit_and_rates_it_ok(unit, tmp_path):
 
 
 # ---- live ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    """A federation that runs and sends its spans, and those spans."""
+    folder = tmp_path_factory.mktemp("federation")
+    federation = Federation(folder, make_world(folder))
+    with collector() as (endpoint, spans):
+        for name in ("coordinator", *PARTIES):
+            file = folder / name / ("party.toml" if name in PARTIES else "coordinator.toml")
+            with file.open("a", encoding="utf-8") as settings:
+                settings.write(f'[tracing]\nendpoint = "{endpoint}"\n')
+        with federation:
+            yield federation, spans
+
+
+def test_a_request_is_one_trace_of_all_processes(live):
+    federation, found = live
+    trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    ids = [f"s{i:04d}" for i in range(200)]
+    body = {"inputs": [{"name": "id", "shape": [len(ids)], "datatype": "BYTES", "data": ids}]}
+    token = federation.tokens[HONEST[0]]
+    headers = {"Authorization": f"Bearer {token}", "traceparent": f"00-{trace}-{parent}-01"}
+    reply = httpx.post(f"http://{HOST}:{federation.port}{INFER}", json=body, headers=headers, timeout=30)
+    assert reply.status_code == 200, reply.text
+    ours, theirs = "gainroute-coordinator", "gainroute-party"
+    steps = {"batch", "fusion", "log commit", "request", "routing"}
+    wait_until(lambda: len(found) == len(steps) + 4 * len(PARTIES), 30)  # they are sent every few seconds
+    assert {span.trace_id.hex() for _, _, span in found} == {trace}
+    by_id = {span.span_id: (service, span.name) for service, _, span in found}
+    rounds = ["round 1", "round 2"]
+    assert {(name, span.name): by_id[span.parent_span_id] for who, name, span in found if who == theirs} == {
+        (party, number): (ours, number) for party in PARTIES for number in rounds
+    }
+    assert {name for who, name in by_id.values() if who == ours} == {*steps, *rounds}
+    (request,) = [span for _, _, span in found if span.name == "request"]
+    assert request.parent_span_id.hex() == parent
 
 
 def free_port():
@@ -126,8 +164,9 @@ class Watching:
         return {(alert["labels"]["alertname"], alert["labels"].get("party")) for alert in found}
 
 
-def test_a_killed_party_is_an_alert_at_the_alertmanager_until_it_is_back(tmp_path):
-    with Federation(tmp_path, make_world(tmp_path)) as federation, Watching(tmp_path, federation) as watching:
+def test_a_killed_party_is_an_alert_at_the_alertmanager_until_it_is_back(live, tmp_path):
+    federation, _ = live
+    with Watching(tmp_path, federation) as watching:
         name, party = next(iter(federation.parties.items()))
         down = ("GainroutePartyDown", name)
         wait_until(lambda: len(watching.value("gainroute_party_up == 1")) == len(federation.parties), 60)

@@ -44,6 +44,8 @@ from gainroute.federation.coordinator.rounds import (
     keep_first,
 )
 from gainroute.federation.coordinator.settings import BatchingSettings, RoundSettings
+from gainroute.federation.tracing import OpenSpan, current, note, span
+from gainroute.federation.tracing import batch as traced_batch
 from gainroute.routing.types import Decision
 
 __all__ = ["Batcher"]
@@ -63,6 +65,7 @@ class _Pending:
     holder: str | None
     answer: asyncio.Future[Outcome]
     start: int = 0
+    trace: OpenSpan | None = field(default_factory=current)
     since: float = field(default_factory=time.perf_counter)
 
     @property
@@ -179,15 +182,20 @@ class Batcher:
                     batch.append(pending)
             if batch:
                 self._running += 1
-                task = asyncio.ensure_future(self._run(batch, self._operator.deployment))
+                task = asyncio.ensure_future(self._run_traced(batch, self._operator.deployment))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+
+    async def _run_traced(self, batch: list[_Pending], deployment: Deployment) -> None:
+        with traced_batch(pending.trace for pending in batch):
+            await self._run(batch, deployment)
 
     async def _run(self, batch: list[_Pending], deployment: Deployment) -> None:
         ids = batch[0].ids if len(batch) == 1 else [i for pending in batch for i in pending.ids]
         batch_id = next(self._batch_ids)
         request_ids = f"{batch_id},{_joined(batch)}"
         self._metrics.batch(len(ids))
+        note(batch=batch_id, samples=len(ids))
         began = time.perf_counter()
         try:
             try:
@@ -199,8 +207,9 @@ class Batcher:
                     self._log.asked(batch_id, 1, len(ids), failed)
                 self._metrics.round(1, replies)
                 pool = self._rounds.on_missing_party == "pool"
-                decision = decide(deployment, replies, len(ids), pool=pool)
-                outcome = answer_first(deployment, batch_id, ids, replies, decision)
+                with span("routing"):
+                    decision = decide(deployment, replies, len(ids), pool=pool)
+                    outcome = answer_first(deployment, batch_id, ids, replies, decision)
                 if self._quotas.limits_escalations:
                     decision, outcome = self._within_quota(batch, decision, outcome)
             finally:
@@ -268,7 +277,8 @@ class Batcher:
             loop = asyncio.get_running_loop()
             fused = loop.run_in_executor(self._fusing, answer_second, outcome, decision, replies)
             try:
-                return await asyncio.wait_for(fused, left)
+                with span("fusion"):
+                    return await asyncio.wait_for(fused, left)
             except asyncio.TimeoutError:
                 return keep_first(outcome, rows, "round2:late:fusion", replies)
 

@@ -28,6 +28,7 @@ from gainroute.federation.coordinator.parties import PartyLinks
 from gainroute.federation.coordinator.settings import CoordinatorSettings, FusionSettings
 from gainroute.federation.coordinator.strong_source import StrongSource, load_strong_source
 from gainroute.federation.pki.signatures import Trust
+from gainroute.federation.tracing import open_tracing, span
 from gainroute.federation.transport.base import PartyConnection
 
 __all__ = ["Coordinator"]
@@ -66,6 +67,7 @@ class Coordinator:
         self.metrics = Metrics(self.live)
         self.parties = PartyLinks(connections, settings.rounds)
         self.quotas = HolderQuotas(settings.quota)
+        self.tracing = open_tracing(settings.tracing, "gainroute-coordinator")
         self._trust = None if settings.trust is None else Trust(settings.trust.signers)
         self._load_strong = load_strong or partial(load_strong_source, trust=self._trust)
         self._checking: asyncio.Task[None] | None = None
@@ -122,6 +124,8 @@ class Coordinator:
         self.batcher.close()
         await self.parties.close()
         await asyncio.to_thread(self.log.close)
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
 
     # ---- answering ------------------------------------------------------------------------------
 
@@ -158,7 +162,8 @@ class Coordinator:
     async def _logged(self, on_disk: Awaitable[None]) -> bool:
         """Wait for the log; False if it failed and the policy is to answer all the same."""
         try:
-            await on_disk
+            with span("log commit"):
+                await on_disk
         except LogFailedError:
             self.metrics.unlogged()
             if self.settings.log.on_failure == "refuse":

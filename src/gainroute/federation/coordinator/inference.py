@@ -14,6 +14,7 @@ from gainroute.federation.coordinator.errors import ForbiddenError, NotFoundErro
 from gainroute.federation.coordinator.open_inference import InferRequest, Tensor
 from gainroute.federation.coordinator.outcome import Outcome
 from gainroute.federation.coordinator.tokens import Grant
+from gainroute.federation.tracing import served
 
 __all__ = ["Asker", "Write", "answer", "check_role"]
 
@@ -27,10 +28,11 @@ Write = Callable[[InferRequest, str, str, Callable[[str], Tensor]], T]
 
 @dataclass(frozen=True)
 class Asker:
-    """What a token grants, and the id of its request."""
+    """What a token grants, and the id and trace of its request."""
 
     grant: Grant
     request_id: str
+    traceparent: str = ""  # W3C trace context that the client sent
 
 
 def check_role(grant: Grant) -> None:
@@ -50,7 +52,8 @@ async def answer(
             raise NotFoundError(f"version {version!r} was replaced by {used!r} while the request waited")
         return write(request, name, used, lambda tensor: _tensor(coordinator, outcome, numbers, tensor))
 
-    return await coordinator.infer(request.ids, asker.request_id, encode, asker.grant.holder)
+    with served(coordinator.tracing, "request", asker.traceparent, samples=len(request.ids)):
+        return await coordinator.infer(request.ids, asker.request_id, encode, asker.grant.holder)
 
 
 def _tensor(coordinator: Coordinator, outcome: Outcome, numbers: range, name: str) -> Tensor:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -21,6 +22,7 @@ from gainroute.federation.coordinator.errors import PartyMissingError
 from gainroute.federation.coordinator.masked import MaskedPool, new_nonce
 from gainroute.federation.coordinator.outcome import ROUND1, ROUND2, UNKNOWN, Outcome, degraded
 from gainroute.federation.coordinator.parties import PartyLink, PartyLinks
+from gainroute.federation.tracing import watched
 from gainroute.federation.transport.base import (
     PartyAgreementError,
     PartyError,
@@ -135,7 +137,10 @@ async def _ask(
             asked.append(link)
     if failed and number == 2:  # nothing could be fused
         asked = []
-    calls = {link.name: asyncio.ensure_future(call(link)) for link in asked}
+    calls = {
+        link.name: watched(f"round {number}", partial(call, link), party=link.name, samples=shapes[link.name][0])
+        for link in asked
+    }
     if calls:
         try:
             await asyncio.wait(calls.values(), timeout=seconds)

@@ -15,6 +15,7 @@ from gainroute.errors import SettingError
 from gainroute.federation.coordinator.client_settings import ClientQuotaSettings, TokenSettings
 from gainroute.federation.coordinator.tokens import ROLES
 from gainroute.federation.pki.signatures import TrustSettings
+from gainroute.federation.tracing import RequestTracingSettings
 
 __all__ = [
     "PREFIX", "BatchingSettings", "CapSettings", "ControllerSettings", "CoordinatorSettings",
@@ -342,6 +343,7 @@ class CoordinatorSettings:
     controller: ControllerSettings | None = None
     drift: DriftSettings = field(default_factory=DriftSettings)
     federation: FederationFolder | None = None
+    tracing: RequestTracingSettings | None = None  # with it, requests are traced by OpenTelemetry
     trust: TrustSettings | None = None  # with it, router and fusion have to be signed
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from gainroute.federation.party.settings import PartySettings
 from gainroute.federation.party.sources import ModelSource
 from gainroute.federation.pki.access import AccessDeniedError, Caller
 from gainroute.federation.pki.credentials import ReloadingCertificate
+from gainroute.federation.tracing import fail, open_tracing, served
 from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.federation.transport.wire import POSTERIOR_ENCODING, failure, write_answer
 
@@ -83,6 +84,7 @@ class PartyService:
         )
         self._requests = RequestAudit(self.audit, clock, samples=audit.samples)
         self._unused = UnusedConnections(clock)
+        self.tracing = open_tracing(settings.tracing, "gainroute-party", settings.name)
 
     # ---- versions -----------------------------------------------------------------------------------
 
@@ -129,6 +131,11 @@ class PartyService:
 
     async def answer(self, caller: Caller, request: pb.Request) -> pb.Response:
         """Answer a request. The audit line is written first: a request that cannot be recorded is not answered."""
+        round_ = ROUNDS.get(request.round, 0)
+        with served(self.tracing, f"round {round_}", request.traceparent, samples=len(request.ids)):
+            return await self._answer(caller, request)
+
+    async def _answer(self, caller: Caller, request: pb.Request) -> pb.Response:
         try:
             version = self._check(caller, request)
             compute = self._compute if request.round == pb.ROUND_EMBEDDINGS else self._round_one(caller, request)
@@ -148,6 +155,7 @@ class PartyService:
             if refused.code in CHARGED:
                 self._quota.refused(caller.name)
             outcome = pb.Failure.Code.Name(refused.code).removeprefix("CODE_").lower()
+            fail(outcome)
             recorded = self._requests.refused(caller, request, outcome, refused.message)
         if not recorded:
             return failure(request, pb.Failure.CODE_UNAVAILABLE, "its audit log cannot be written")
@@ -264,3 +272,5 @@ class PartyService:
         self._scanner.shutdown(wait=False, cancel_futures=True)
         self._requests.close()
         self.audit.close()
+        if self.tracing is not None:
+            self.tracing.close()

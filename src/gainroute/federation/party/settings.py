@@ -12,6 +12,7 @@ from gainroute._util.settings import load_settings
 from gainroute.errors import SettingError
 from gainroute.federation.pki.certificates import CertificateFiles
 from gainroute.federation.pki.signatures import TrustSettings
+from gainroute.federation.tracing import TracingSettings
 from gainroute.routing.payload import CODECS
 
 __all__ = [
@@ -302,7 +303,7 @@ class PartySettings:
         Names of the coordinators that are answered.
     tls
         The party's certificate and key, and the authority it trusts.
-    source, views, quota, agreement, audit, privacy, training, trust
+    source, views, quota, agreement, audit, privacy, training, trust, tracing
         See the classes. With `trust`, model versions have to be signed.
     listen
         ``host:port``; port 0 takes a free one.
@@ -338,6 +339,7 @@ class PartySettings:
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     trust: TrustSettings | None = None
+    tracing: TracingSettings | None = None
     deny_list: Path | None = None
     codecs: tuple[str, ...] = CODECS
     workers: int = 1

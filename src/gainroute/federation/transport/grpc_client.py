@@ -16,6 +16,7 @@ import numpy as np
 from gainroute.errors import InputError, SettingError
 from gainroute.federation.pki.certificates import CertificateFiles, Identity
 from gainroute.federation.pki.credentials import ReloadingCertificate
+from gainroute.federation.tracing import traceparent
 from gainroute.federation.transport.base import (
     PartyAgreementError,
     PartyDescription,
@@ -125,7 +126,7 @@ class GrpcConnection:
 
     def _ask(self, request: pb.Request, ids: Sequence[Any]) -> Awaitable[Reply]:
         """Send a request at once, without a task per party; only an unknown model, or no connection, is waited for."""
-        session = self._session
+        session, request.traceparent = self._session, traceparent()
         if session is None or session.ended.done() or not session.offers(request.model):
             return self._ask_later(request, ids)
         try:

@@ -83,11 +83,12 @@ class InferenceMiddleware:
 
     async def _infer(self, scope: Scope, receive: Receive, name: str, version: str | None) -> Response:
         coordinator, state = self._coordinator, scope["state"]
-        settings, asker = coordinator.settings, Asker(state["grant"], state["request_id"])
+        settings, headers = coordinator.settings, state["headers"]
+        asker = Asker(state["grant"], state["request_id"], headers.get(b"traceparent", ""))
         check_role(asker.grant)
         coordinator.check_model(name, version)
         body = await read_body(scope, receive, settings.server.max_body_bytes)
-        request = parse_request(body, state["headers"].get(self._header), settings.batching.max_batch)
+        request = parse_request(body, headers.get(self._header), settings.batching.max_batch)
         reply, length = await answer(coordinator, asker, request, name, version, write_response)
         if length is None:
             return Response(reply, media_type="application/json")

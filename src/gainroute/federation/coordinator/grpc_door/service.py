@@ -150,7 +150,7 @@ class InferenceService:
                     check_role(grant)
                 with self._open.one(network_of(address), ended):
                     message = read_message(method.request, await self._read(context))
-                    reply = await method.answer(Asker(grant, request_id), message)
+                    reply = await method.answer(Asker(grant, request_id, headers.get(b"traceparent", "")), message)
             status = 200
         except GainrouteError as error:
             reply = as_refusal(error)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0gainroute/federation/transport/proto/party.proto\x12\x12gainroute.party.v1\"%\n\x0f\x44\x65scribeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\xf8\x01\n\rDescribeReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x02 \x03(\t\x12)\n\x06models\x18\x03 \x03(\x0b\x32\x19.gainroute.party.v1.Model\x12\x0e\n\x06\x63odecs\x18\x04 \x03(\t\x12\x10\n\x08revision\x18\x05 \x01(\r\x12\x13\n\x0bmax_samples\x18\x06 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x07 \x01(\x04\x12\x1d\n\x15\x63\x65rtificate_not_after\x18\x08 \x01(\x03\x12,\n\x07masking\x18\t \x01(\x0b\x32\x1b.gainroute.party.v1.Masking\"\xb0\x01\n\x07Masking\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12\x35\n\x05peers\x18\x02 \x03(\x0b\x32&.gainroute.party.v1.Masking.PeersEntry\x12\x12\n\nmin_roster\x18\x03 \x01(\r\x12\x18\n\x10max_weight_share\x18\x04 \x01(\x01\x1a,\n\nPeersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\x84\x01\n\x08MaskPlan\x12\x34\n\x07members\x18\x01 \x03(\x0b\x32#.gainroute.party.v1.MaskPlan.Member\x12\x0b\n\x03\x65ps\x18\x02 \x01(\x01\x1a\x35\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"(\n\x05Model\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x11\n\tdimension\x18\x02 \x01(\r\"7\n\x06Tensor\x12\r\n\x05shape\x18\x01 \x03(\x04\x12\x10\n\x08\x65ncoding\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\xbe\x01\n\x07Request\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12(\n\x05round\x18\x03 \x01(\x0e\x32\x19.gainroute.party.v1.Round\x12\r\n\x05model\x18\x04 \x01(\t\x12\r\n\x05\x63odec\x18\x05 \x01(\t\x12\x0b\n\x03ids\x18\x06 \x03(\t\x12\x0e\n\x06\x63\x61ncel\x18\x07 \x01(\x08\x12\x11\n\tmask_plan\x18\x08 \x01(\x0c\x12\x12\n\nmask_nonce\x18\t \x01(\x0c\"\x87\x01\n\x08Response\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12,\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1a.gainroute.party.v1.AnswerH\x00\x12.\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1b.gainroute.party.v1.FailureH\x00\x42\x08\n\x06result\"f\n\x06\x41nswer\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07missing\x18\x02 \x03(\r\x12*\n\x06values\x18\x03 \x01(\x0b\x32\x1a.gainroute.party.v1.Tensor\x12\x10\n\x08withheld\x18\x04 \x03(\r\"\x91\x02\n\x07\x46\x61ilure\x12.\n\x04\x63ode\x18\x01 \x01(\x0e\x32 .gainroute.party.v1.Failure.Code\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x1b\n\x13retry_after_seconds\x18\x03 \x01(\x01\"\xa7\x01\n\x04\x43ode\x12\x14\n\x10\x43ODE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43ODE_INVALID\x10\x01\x12\x16\n\x12\x43ODE_UNKNOWN_MODEL\x10\x02\x12\x0e\n\nCODE_QUOTA\x10\x03\x12\x12\n\x0e\x43ODE_TOO_LARGE\x10\x04\x12\x14\n\x10\x43ODE_UNAVAILABLE\x10\x05\x12\x11\n\rCODE_INTERNAL\x10\x06\x12\x12\n\x0e\x43ODE_AGREEMENT\x10\x07\"b\n\x04Task\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07options\x18\x03 \x01(\t\x12+\n\x07tensors\x18\x04 \x03(\x0b\x32\x1a.gainroute.party.v1.Tensor\"\x99\x01\n\tTaskReply\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x12\n\x08progress\x18\x02 \x01(\tH\x00\x12.\n\x04\x64one\x18\x03 \x01(\x0b\x32\x1e.gainroute.party.v1.TaskResultH\x00\x12.\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x1b.gainroute.party.v1.FailureH\x00\x42\x08\n\x06result\"I\n\nTaskResult\x12\x0e\n\x06values\x18\x01 \x01(\t\x12+\n\x07tensors\x18\x02 \x03(\x0b\x32\x1a.gainroute.party.v1.Tensor*J\n\x05Round\x12\x15\n\x11ROUND_UNSPECIFIED\x10\x00\x12\x14\n\x10ROUND_POSTERIORS\x10\x01\x12\x14\n\x10ROUND_EMBEDDINGS\x10\x02\x32\xa4\x01\n\x05Party\x12R\n\x08\x44\x65scribe\x12#.gainroute.party.v1.DescribeRequest\x1a!.gainroute.party.v1.DescribeReply\x12G\n\x06Stream\x12\x1b.gainroute.party.v1.Request\x1a\x1c.gainroute.party.v1.Response(\x01\x30\x01\x32O\n\x08Training\x12\x43\n\x04Work\x12\x18.gainroute.party.v1.Task\x1a\x1d.gainroute.party.v1.TaskReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0gainroute/federation/transport/proto/party.proto\x12\x12gainroute.party.v1\"%\n\x0f\x44\x65scribeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\xf8\x01\n\rDescribeReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x02 \x03(\t\x12)\n\x06models\x18\x03 \x03(\x0b\x32\x19.gainroute.party.v1.Model\x12\x0e\n\x06\x63odecs\x18\x04 \x03(\t\x12\x10\n\x08revision\x18\x05 \x01(\r\x12\x13\n\x0bmax_samples\x18\x06 \x01(\r\x12\x19\n\x11max_message_bytes\x18\x07 \x01(\x04\x12\x1d\n\x15\x63\x65rtificate_not_after\x18\x08 \x01(\x03\x12,\n\x07masking\x18\t \x01(\x0b\x32\x1b.gainroute.party.v1.Masking\"\xb0\x01\n\x07Masking\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12\x35\n\x05peers\x18\x02 \x03(\x0b\x32&.gainroute.party.v1.Masking.PeersEntry\x12\x12\n\nmin_roster\x18\x03 \x01(\r\x12\x18\n\x10max_weight_share\x18\x04 \x01(\x01\x1a,\n\nPeersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\x84\x01\n\x08MaskPlan\x12\x34\n\x07members\x18\x01 \x03(\x0b\x32#.gainroute.party.v1.MaskPlan.Member\x12\x0b\n\x03\x65ps\x18\x02 \x01(\x01\x1a\x35\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\"(\n\x05Model\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x11\n\tdimension\x18\x02 \x01(\r\"7\n\x06Tensor\x12\r\n\x05shape\x18\x01 \x03(\x04\x12\x10\n\x08\x65ncoding\x18\x02 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\xd3\x01\n\x07Request\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12(\n\x05round\x18\x03 \x01(\x0e\x32\x19.gainroute.party.v1.Round\x12\r\n\x05model\x18\x04 \x01(\t\x12\r\n\x05\x63odec\x18\x05 \x01(\t\x12\x0b\n\x03ids\x18\x06 \x03(\t\x12\x0e\n\x06\x63\x61ncel\x18\x07 \x01(\x08\x12\x11\n\tmask_plan\x18\x08 \x01(\x0c\x12\x12\n\nmask_nonce\x18\t \x01(\x0c\x12\x13\n\x0btraceparent\x18\n \x01(\t\"\x87\x01\n\x08Response\x12\x13\n\x0b\x63orrelation\x18\x01 \x01(\x04\x12,\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1a.gainroute.party.v1.AnswerH\x00\x12.\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1b.gainroute.party.v1.FailureH\x00\x42\x08\n\x06result\"f\n\x06\x41nswer\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07missing\x18\x02 \x03(\r\x12*\n\x06values\x18\x03 \x01(\x0b\x32\x1a.gainroute.party.v1.Tensor\x12\x10\n\x08withheld\x18\x04 \x03(\r\"\x91\x02\n\x07\x46\x61ilure\x12.\n\x04\x63ode\x18\x01 \x01(\x0e\x32 .gainroute.party.v1.Failure.Code\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x1b\n\x13retry_after_seconds\x18\x03 \x01(\x01\"\xa7\x01\n\x04\x43ode\x12\x14\n\x10\x43ODE_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x43ODE_INVALID\x10\x01\x12\x16\n\x12\x43ODE_UNKNOWN_MODEL\x10\x02\x12\x0e\n\nCODE_QUOTA\x10\x03\x12\x12\n\x0e\x43ODE_TOO_LARGE\x10\x04\x12\x14\n\x10\x43ODE_UNAVAILABLE\x10\x05\x12\x11\n\rCODE_INTERNAL\x10\x06\x12\x12\n\x0e\x43ODE_AGREEMENT\x10\x07\"b\n\x04Task\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0f\n\x07options\x18\x03 \x01(\t\x12+\n\x07tensors\x18\x04 \x03(\x0b\x32\x1a.gainroute.party.v1.Tensor\"\x99\x01\n\tTaskReply\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x12\n\x08progress\x18\x02 \x01(\tH\x00\x12.\n\x04\x64one\x18\x03 \x01(\x0b\x32\x1e.gainroute.party.v1.TaskResultH\x00\x12.\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32\x1b.gainroute.party.v1.FailureH\x00\x42\x08\n\x06result\"I\n\nTaskResult\x12\x0e\n\x06values\x18\x01 \x01(\t\x12+\n\x07tensors\x18\x02 \x03(\x0b\x32\x1a.gainroute.party.v1.Tensor*J\n\x05Round\x12\x15\n\x11ROUND_UNSPECIFIED\x10\x00\x12\x14\n\x10ROUND_POSTERIORS\x10\x01\x12\x14\n\x10ROUND_EMBEDDINGS\x10\x02\x32\xa4\x01\n\x05Party\x12R\n\x08\x44\x65scribe\x12#.gainroute.party.v1.DescribeRequest\x1a!.gainroute.party.v1.DescribeReply\x12G\n\x06Stream\x12\x1b.gainroute.party.v1.Request\x1a\x1c.gainroute.party.v1.Response(\x01\x30\x01\x32O\n\x08Training\x12\x43\n\x04Work\x12\x18.gainroute.party.v1.Task\x1a\x1d.gainroute.party.v1.TaskReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MASKING_PEERSENTRY']._loaded_options = None
   _globals['_MASKING_PEERSENTRY']._serialized_options = b'8\001'
-  _globals['_ROUND']._serialized_start=1817
-  _globals['_ROUND']._serialized_end=1891
+  _globals['_ROUND']._serialized_start=1838
+  _globals['_ROUND']._serialized_end=1912
   _globals['_DESCRIBEREQUEST']._serialized_start=72
   _globals['_DESCRIBEREQUEST']._serialized_end=109
   _globals['_DESCRIBEREPLY']._serialized_start=112
@@ -52,25 +52,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TENSOR']._serialized_start=718
   _globals['_TENSOR']._serialized_end=773
   _globals['_REQUEST']._serialized_start=776
-  _globals['_REQUEST']._serialized_end=966
-  _globals['_RESPONSE']._serialized_start=969
-  _globals['_RESPONSE']._serialized_end=1104
-  _globals['_ANSWER']._serialized_start=1106
-  _globals['_ANSWER']._serialized_end=1208
-  _globals['_FAILURE']._serialized_start=1211
-  _globals['_FAILURE']._serialized_end=1484
-  _globals['_FAILURE_CODE']._serialized_start=1317
-  _globals['_FAILURE_CODE']._serialized_end=1484
-  _globals['_TASK']._serialized_start=1486
-  _globals['_TASK']._serialized_end=1584
-  _globals['_TASKREPLY']._serialized_start=1587
-  _globals['_TASKREPLY']._serialized_end=1740
-  _globals['_TASKRESULT']._serialized_start=1742
-  _globals['_TASKRESULT']._serialized_end=1815
-  _globals['_PARTY']._serialized_start=1894
-  _globals['_PARTY']._serialized_end=2058
-  _globals['_TRAINING']._serialized_start=2060
-  _globals['_TRAINING']._serialized_end=2139
+  _globals['_REQUEST']._serialized_end=987
+  _globals['_RESPONSE']._serialized_start=990
+  _globals['_RESPONSE']._serialized_end=1125
+  _globals['_ANSWER']._serialized_start=1127
+  _globals['_ANSWER']._serialized_end=1229
+  _globals['_FAILURE']._serialized_start=1232
+  _globals['_FAILURE']._serialized_end=1505
+  _globals['_FAILURE_CODE']._serialized_start=1338
+  _globals['_FAILURE_CODE']._serialized_end=1505
+  _globals['_TASK']._serialized_start=1507
+  _globals['_TASK']._serialized_end=1605
+  _globals['_TASKREPLY']._serialized_start=1608
+  _globals['_TASKREPLY']._serialized_end=1761
+  _globals['_TASKRESULT']._serialized_start=1763
+  _globals['_TASKRESULT']._serialized_end=1836
+  _globals['_PARTY']._serialized_start=1915
+  _globals['_PARTY']._serialized_end=2079
+  _globals['_TRAINING']._serialized_start=2081
+  _globals['_TRAINING']._serialized_end=2160
 # @@protoc_insertion_point(module_scope)
 
 __all__ = ['DESCRIPTOR', 'Answer', 'DescribeReply', 'DescribeRequest', 'Failure', 'MaskPlan', 'Masking', 'Model', 'Request', 'Response', 'Round', 'Task', 'TaskReply', 'TaskResult', 'Tensor', 'ROUND_EMBEDDINGS', 'ROUND_POSTERIORS', 'ROUND_UNSPECIFIED']

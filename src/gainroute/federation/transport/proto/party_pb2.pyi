@@ -99,7 +99,7 @@ class Tensor(_message.Message):
     def __init__(self, shape: _Optional[_Iterable[int]] = ..., encoding: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("correlation", "request_id", "round", "model", "codec", "ids", "cancel", "mask_plan", "mask_nonce")
+    __slots__ = ("correlation", "request_id", "round", "model", "codec", "ids", "cancel", "mask_plan", "mask_nonce", "traceparent")
     CORRELATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class Request(_message.Message):
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     MASK_PLAN_FIELD_NUMBER: _ClassVar[int]
     MASK_NONCE_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     correlation: int
     request_id: str
     round: Round
@@ -118,7 +119,8 @@ class Request(_message.Message):
     cancel: bool
     mask_plan: bytes
     mask_nonce: bytes
-    def __init__(self, correlation: _Optional[int] = ..., request_id: _Optional[str] = ..., round: _Optional[_Union[Round, str]] = ..., model: _Optional[str] = ..., codec: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., cancel: _Optional[bool] = ..., mask_plan: _Optional[bytes] = ..., mask_nonce: _Optional[bytes] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, correlation: _Optional[int] = ..., request_id: _Optional[str] = ..., round: _Optional[_Union[Round, str]] = ..., model: _Optional[str] = ..., codec: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., cancel: _Optional[bool] = ..., mask_plan: _Optional[bytes] = ..., mask_nonce: _Optional[bytes] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("correlation", "answer", "failure")
