@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from benchmarks.problems import posteriors
 from benchmarks.rows import Row, interleaved, row, timed
 from gainroute import ArrowRouter, ExpectedGainRouter, Router, save
+from gainroute._util.engines import choose_engine
 from gainroute._util.progress import Progress
 from gainroute.io.decisions import COLUMNS
 from gainroute.io.parquet_files import InputFiles
@@ -53,7 +54,7 @@ def _against_bare(what: str, folder: Path, router: Router, rows: int, columns: S
 
     def ours(processes: int) -> None:
         with tempfile.TemporaryDirectory(dir=folder) as out:
-            job(out=Path(out), processes=processes)
+            job(out=Path(out), engine=choose_engine("local", processes))
 
     def bare() -> None:
         with tempfile.TemporaryDirectory(dir=folder) as out:

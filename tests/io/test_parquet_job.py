@@ -18,6 +18,7 @@ from synthetic import world
 
 import gainroute as gr
 from gainroute._util.blas import one_thread
+from gainroute._util.engines import choose_engine
 from gainroute._util.progress import Progress
 from gainroute.errors import DataError, PosteriorError, StorageError
 from gainroute.io import parquet_job
@@ -65,8 +66,8 @@ def assert_same(found: pa.Table, expected: pa.Table) -> None:
 
 def route(given: Path, out: Path, router: Any = ROUTER, made_by: str = "r", processes: int = 1, **options: Any) -> Any:
     return parquet_job.route_files(
-        gr.ArrowRouter(router, **options), made_by, InputFiles.find([given]), out, processes=processes,
-        progress=Progress(),
+        gr.ArrowRouter(router, **options), made_by, InputFiles.find([given]), out,
+        engine=choose_engine("local", processes), progress=Progress(),
     )  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from gainroute.errors import DataError, SettingError
 from gainroute.routing.types import FloatArray
 
 __all__ = [
-    "CacheDir", "CheckClassOrder", "Classes", "Data", "DataDir", "DataFiles", "Device", "IdColumn", "Json",
+    "CacheDir", "CheckClassOrder", "Classes", "Data", "DataDir", "DataFiles", "Device", "EngineOption",
+    "IdColumn", "Json",
     "LabelColumn", "LabelFile", "Labels", "On", "PooledOnly", "Posteriors", "RecordsDir", "ReportDir", "RouterFile",
     "Run", "Utility", "Views", "number_or", "numbers", "read_utility",
 ]  # fmt: skip
@@ -111,6 +112,14 @@ LabelFile = Annotated[
     Path,
     typer.Option(
         metavar="FILE", help=".npz with labels (N,) and optional ids, or Parquet with an id and a label column."
+    ),
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="local, or ray: the Ray cluster that RAY_ADDRESS names (without it, one on this machine). Its machines "
+        "need gainroute and the same files; use it inside one organisation only.",
     ),
 ]
 IdColumn = Annotated[str, typer.Option(help="The column of a Parquet file that identifies a sample.")]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gainroute._util.engines import Engine
 from gainroute.cli._loading import split_names
 from gainroute.errors import DataError
 from gainroute.routing.router import Router
@@ -32,11 +33,10 @@ def route_job(
     out: Path,
     classes: str | None,
     columns: str | None,
-    processes: int | None,
+    engine: Engine,
 ) -> dict[str, Any]:
     """Route many files, with a progress bar, and return the counts."""
     from gainroute._util.hashing import hash_contents
-    from gainroute._util.processes import available_cores
     from gainroute._util.progress import show_progress
     from gainroute.io.arrow_router import ArrowRouter
     from gainroute.io.parquet_files import InputFiles
@@ -45,7 +45,7 @@ def route_job(
     if not data:
         raise DataError(f"--out is the folder {out} and no data were given; name Parquet files, or their folder")
     route = ArrowRouter(fitted, class_names=split_names(classes), columns=split_names(columns))
-    made_by, count = hash_contents(router), processes or available_cores()
+    made_by = hash_contents(router)
     with show_progress() as progress:
-        routed = route_files(route, made_by, InputFiles.find(data), out, processes=count, progress=progress)
+        routed = route_files(route, made_by, InputFiles.find(data), out, engine=engine, progress=progress)
     return asdict(routed)

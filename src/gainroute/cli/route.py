@@ -52,6 +52,7 @@ def route(
         int | None,
         typer.Option(min=1, help="For many files: how many processes to use. By default one per core."),
     ] = None,
+    engine: opt.EngineOption = "local",
     json: opt.Json = False,
 ) -> None:
     """Decide which new samples to escalate. Needs posteriors only: labels and strong answers are ignored.
@@ -64,6 +65,7 @@ def route(
     changed.
     """
     with notes() as said:
+        from gainroute._util.engines import choose_engine
         from gainroute.io.parquet_files import is_job
         from gainroute.routing.artifacts import load
 
@@ -71,7 +73,9 @@ def route(
         given = list(data or [])
         if is_job(given, out):
             only_files(posteriors, labels, on)
-            result = route_job(fitted, router, given, out, classes, columns, processes)
+            if engine == "ray":  # whose processes have a folder of their own
+                given, out = [path.absolute() for path in given], out.absolute()
+            result = route_job(fitted, router, given, out, classes, columns, choose_engine(engine, processes))
         else:
             read = read_data(given[0] if given else None, posteriors, labels, on, classes)
             result = _route_whole(fitted, read, out, columns)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from warnings import warn
 
+from gainroute._util.engines import Engine
 from gainroute._util.files import writable_folder
-from gainroute._util.processes import in_processes
 from gainroute._util.progress import Progress
 from gainroute._version import __version__
 from gainroute.errors import DataError, GainrouteError, GainrouteWarning, MissingExtraError, StorageError
@@ -34,7 +34,7 @@ TAIL_BYTES = 2**16  # of the end of a file, where Parquet keeps sizes, places an
 
 
 def route_files(
-    route: ArrowRouter, made_by: str, inputs: InputFiles, out: Path, *, processes: int, progress: Progress
+    route: ArrowRouter, made_by: str, inputs: InputFiles, out: Path, *, engine: Engine, progress: Progress
 ) -> Routed:
     """Route files into a folder; see the top of this module.
 
@@ -54,7 +54,7 @@ def route_files(
         _warn_of_strangers(out, parts)
         progress.start("routing", len(parts), len(finished))
         try:
-            for routed in in_processes(route_part, todo, route, processes):
+            for routed in engine(route_part, todo, route):
                 total += routed
                 progress.advance(f"{total.samples:,} samples")
         except GainrouteError as error:
