@@ -14,20 +14,25 @@ from gainroute._util.blas import one_thread
 from gainroute._util.processes import Work, available_cores, in_processes
 from gainroute.errors import GainrouteError, MissingExtraError, SettingError
 
-__all__ = ["ENGINES", "Engine", "choose_engine", "connected_ray", "in_ray"]
+__all__ = ["ENGINES", "Engine", "check_engine", "choose_engine", "connected_ray", "in_ray"]
 
 Result = TypeVar("Result")
 ENGINES = ("local", "ray")
-LOOPBACK = "127.0.0.1"  # Ray takes this one for any address of the machine: a cluster is named by another, such as 127.0.0.2
+LOOPBACK = "127.0.0.1"
 Engine = Callable[[Work[Any], Sequence[Any], Any], Iterator[Any]]
 """Yields what ``work(task, shared, stopped)`` returns for each task, in the order in which they finish."""
 
 
-def choose_engine(name: str, processes: int | None = None) -> Engine:
-    """The engine of that name; the local one uses that many `processes`, by default one per core."""
+def check_engine(name: str) -> str:
+    """Return the name, or raise SettingError if no engine has it."""
     if name not in ENGINES:
         raise SettingError(f"engine is {name!r}; allowed are {', '.join(map(repr, ENGINES))}")
-    if name == "ray":
+    return name
+
+
+def choose_engine(name: str, processes: int | None = None) -> Engine:
+    """The engine of that name; the local one uses that many `processes`, by default one per core."""
+    if check_engine(name) == "ray":
         return in_ray
     count = processes or available_cores()
     return lambda work, tasks, shared: in_processes(work, tasks, shared, count)

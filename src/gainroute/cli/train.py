@@ -61,6 +61,7 @@ def train(
         typer.Option(help="Threads that torch computes with, 0 for its own choice. Default: one for small views."),
     ] = None,
     pooled_only: opt.PooledOnly = None,
+    engine: opt.EngineOption = "local",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace another run that the folder holds; it is refused otherwise.")
     ] = False,
@@ -86,7 +87,7 @@ def train(
             calibration=calibration,
             id_column=id_column, label_column=label_column, kinds=parse_kinds(kind or []), epochs=epochs,
             local_epochs=local_epochs, local=local, fused=fused, device=device, progress=progress, overwrite=overwrite,
-            threads=threads, pooled_only=bool(pooled_only),
+            threads=threads, pooled_only=bool(pooled_only), engine=engine,
         )  # fmt: skip
         if key is not None:
             sign_written(out, key)

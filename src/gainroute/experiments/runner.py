@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gainroute._util.engines import Engine
 from gainroute._util.progress import Progress
 from gainroute.errors import SettingError
 from gainroute.experiments.config import Config
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gainroute.training.prepare import Prepared
     from gainroute.training.routes import Routes
 
-__all__ = ["check_records", "quantisation_shift", "run", "run_cell", "summary"]
+__all__ = ["check_records", "quantisation_shift", "run", "run_cell", "run_seeds", "summary"]
 
 
 def run_cell(
@@ -144,6 +145,23 @@ def run(
             save_record(replace(record, metadata={**record.metadata, "quantisation_shift": stated}), path)
         paths.append(path)
     return paths
+
+
+def run_seeds(config: Config, seeds: Sequence[int], engine: Engine, **folders: Any) -> Iterator[Path]:
+    """As `run`, with the seeds as tasks of an engine: the paths of their records, as they are finished.
+
+    `folders` are `records_dir`, `data_dir` and `work_dir`, and `device`, as for `run`.
+    """
+    absolute = {
+        key: Path(value).absolute() if key.endswith("_dir") and value else value for key, value in folders.items()
+    }
+    return engine(_run_seed, list(seeds), (config, absolute))
+
+
+def _run_seed(seed: int, shared: tuple[Config, dict[str, Any]], _stopped: Callable[[], bool]) -> Path:
+    config, options = shared
+    [path] = run(config, [seed], **options)
+    return path
 
 
 def check_records(config: Config, seeds: Sequence[int], records_dir: str | os.PathLike[str]) -> None:

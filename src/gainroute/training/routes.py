@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -23,19 +23,21 @@ from gainroute.training.models.build import ModelSpec, build_model
 from gainroute.training.optimise import derive
 from gainroute.training.settings import LocalSettings, RouteSettings, VflSettings
 from gainroute.training.sklearn_models import Estimators, fit_estimator
-from gainroute.training.split_learning import FusionServer, InProcessParties, TrainingParty, train_split
+from gainroute.training.split_learning import FusionServer, HeldParties, InProcessParties, TrainingParty, train_split
 from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, forward_all
 
 __all__ = [
     "RouteTrainer",
     "Routes",
+    "StartParties",
     "StrongRoute",
     "TrainingData",
     "encoder_spec",
     "fusion_spec",
     "local_spec",
     "predict",
+    "start_in_process",
     "start_party",
     "train_routes",
 ]
@@ -145,6 +147,21 @@ def fusion_spec(parties: int, classes: int, fit: VflSettings) -> ModelSpec:
     return ModelSpec("fusion", {**options, "dropout": fit.dropout})
 
 
+StartParties = Callable[[TrainingStage, TrainingData, VflSettings], HeldParties]
+"""Starts all parties of split training, where they are to run."""
+
+
+def start_in_process(stage: TrainingStage, data: TrainingData, fit: VflSettings) -> InProcessParties:
+    """All parties at the start of split training, in this process."""
+    labels = torch.from_numpy(data.labels)
+    return InProcessParties(
+        {
+            party: start_party(stage, party, view, labels, data.classes, fit, len(data.views))
+            for party, view in zip(data.party_names, data.views, strict=True)
+        }
+    )
+
+
 @dataclass(frozen=True)
 class RouteTrainer:
     """What all stages of one seed share."""
@@ -154,6 +171,7 @@ class RouteTrainer:
     store: CheckpointStore
     progress: Progress
     device: str
+    start: StartParties = start_in_process
 
     def stage(self, name: str, *determinants: object) -> TrainingStage:
         """A stage whose checkpoint depends on the seed and on `determinants`."""
@@ -196,16 +214,12 @@ class RouteTrainer:
         head_spec = fusion_spec(len(specs), data.classes, fit)
         stage = self.stage(name, specs, head_spec, fit, data.fingerprint)
         labels = torch.from_numpy(data.labels)
-        parties = {
-            party: start_party(stage, party, view, labels, data.classes, fit, len(specs))
-            for party, view in zip(data.party_names, data.views, strict=True)
-        }
+        parties = self.start(stage, data, fit)
         with stage.initial():
             head = build_model(head_spec)
         server = FusionServer(head, labels, fit, self.device)
-        train_split(stage, InProcessParties(parties), server, len(labels), fit)
-        encoders = tuple(party.encoder for party in parties.values())
-        return StrongRoute(encoders, specs, head, head_spec)
+        train_split(stage, parties, server, len(labels), fit)
+        return StrongRoute(parties.encoders(), specs, head, head_spec)
 
     def local_estimators(
         self, data: TrainingData, estimators: Estimators
@@ -276,6 +290,7 @@ def train_routes(
     progress: Progress,
     device: str = "cpu",
     estimators: Estimators | None = None,
+    start: StartParties = start_in_process,
 ) -> Routes:
     """Train everything for one seed; finished stages are loaded, an interrupted one is resumed.
 
@@ -294,8 +309,10 @@ def train_routes(
     estimators
         scikit-learn estimators in place of local networks, of the fusion head, or of both. They are fitted again if the
         run is resumed, with the same seeds.
+    start
+        Where the parties run during split training.
     """
-    trainer, replaced = RouteTrainer(settings, seed, store, progress, device), estimators or Estimators()
+    trainer, replaced = RouteTrainer(settings, seed, store, progress, device, start), estimators or Estimators()
     labels = torch.from_numpy(data.labels).to(device)
     if replaced.local is None:
         local = trainer.local(data, data.classes, classification(labels, settings.local), "local")

@@ -28,6 +28,7 @@ from gainroute.training.checkpoint import CheckpointStore
 from gainroute.training.optimise import check_device, choose_threads
 from gainroute.training.optimise import threads as torch_threads
 from gainroute.training.prepare import Paths, Prepared, encode_labels, prepare_views, read_aligned
+from gainroute.training.ray_parties import starting_parties
 from gainroute.training.route_answers import RouteAnswers
 from gainroute.training.routes import Routes, train_routes
 from gainroute.training.settings import RouteSettings, default_route_settings
@@ -105,6 +106,7 @@ def train_run(
     overwrite: bool = False,
     threads: int | None = None,
     pooled_only: bool = False,
+    engine: str = "local",
 ) -> TrainedRun:
     """Train both routes on files of views, write the run folder, and calibrate its router.
 
@@ -136,6 +138,8 @@ def train_run(
         would only wait for each other; see `gainroute.training.optimise.choose_threads`.
     pooled_only
         Whether the router is for a masked Round 1; see `gainroute.ExpectedGainRouter`.
+    engine
+        Where the encoders are trained: "local", or "ray", each in a process of a Ray cluster inside one organisation.
     """
     check_device(device)
     budget, codec = check_fraction(budget, "budget", BUDGET_REMEDY), check_codec(codec)
@@ -158,11 +162,11 @@ def train_run(
     store = CheckpointStore(run.work)
     if threads is None:
         threads = choose_threads(max(view.clean[0].size for view in data.views))
-    with torch_threads(threads):
+    with torch_threads(threads), starting_parties(engine, threads) as start:
         held_out = prepared.calibration.joined(prepared.test).views if models else ()
         estimators = Estimators(**models, held_out=held_out)
         routes = train_routes(
-            data, chosen, seed=seed, store=store, progress=progress, device=device, estimators=estimators
+            data, chosen, seed=seed, store=store, progress=progress, device=device, estimators=estimators, start=start
         )
         config = {"seed": seed, "test": test, "calibration": calibration, **asdict(chosen)}
         metadata = describe_training(config, prepared, routes, store.seconds())

@@ -15,7 +15,7 @@ from gainroute.training.settings import VflSettings
 from gainroute.training.stage import TrainingStage
 from gainroute.training.training_view import TrainingView, place, to_tensor
 
-__all__ = ["FusionServer", "InProcessParties", "TrainingParties", "TrainingParty", "train_split"]
+__all__ = ["FusionServer", "HeldParties", "InProcessParties", "TrainingParties", "TrainingParty", "train_split"]
 
 
 class TrainingParties(Protocol):
@@ -43,6 +43,14 @@ class TrainingParties(Protocol):
 
     def finish(self) -> None:
         """Switch to inference mode."""
+        ...
+
+
+class HeldParties(TrainingParties, Protocol):
+    """Parties whose encoders the caller may have, because all of them are his."""
+
+    def encoders(self) -> tuple[nn.Module, ...]:
+        """The encoders, in the order of the parties."""
         ...
 
 
@@ -167,6 +175,10 @@ class InProcessParties:
         """Switch to inference mode."""
         for party in self._parties.values():
             party.finish()
+
+    def encoders(self) -> tuple[nn.Module, ...]:
+        """The encoders, in the order of the parties."""
+        return tuple(party.encoder for party in self._parties.values())
 
 
 class FusionServer:
