@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import re
 import runpy
@@ -156,11 +157,34 @@ def test_a_pod_runs_its_image_without_rights_and_finds_every_file_of_its_setting
             assert path.name in MANIFESTS["Secret", place["secret"]["secretName"]]["stringData"]
 
 
+def test_the_key_of_the_audit_trail_is_copied_to_where_the_settings_name_it():
+    pod = MANIFESTS["Deployment", "gainroute-coordinator"]["spec"]["template"]["spec"]
+    (copying,) = pod["initContainers"]
+    assert copying["image"] == pod["containers"][0]["image"]
+    *_, source, target = copying["command"]
+    (secret,) = (
+        volume["secret"]["secretName"]
+        for mount in copying["volumeMounts"]
+        for volume in pod["volumes"]
+        if volume["name"] == mount["name"] and mount["mountPath"] == str(Path(source).parent)
+    )
+    assert len(base64.b64decode(MANIFESTS["Secret", secret]["data"][Path(source).name])) == 32
+    assert str(coordinator_settings().log.key) == target
+
+
+def coordinator_settings():
+    """The settings as a pod reads them: the file, and the variables of its environment."""
+    text = MANIFESTS["ConfigMap", "gainroute-coordinator"]["data"]["coordinator.toml"]
+    (container,) = MANIFESTS["Deployment", "gainroute-coordinator"]["spec"]["template"]["spec"]["containers"]
+    sources = {variable["name"]: variable["valueFrom"]["secretKeyRef"] for variable in container["env"]}
+    environment = {name: MANIFESTS["Secret", at["name"]]["stringData"][at["key"]] for name, at in sources.items()}
+    return parse_settings(CoordinatorSettings, text, prefix=PREFIX, environment=environment)
+
+
 def test_the_settings_in_the_manifests_are_read_by_the_programs_and_name_the_ports():
     party = MANIFESTS["ConfigMap", "gainroute-party"]["data"]["party.toml"]
     listen = parse_settings(PartySettings, party).listen
-    coordinator = MANIFESTS["ConfigMap", "gainroute-coordinator"]["data"]["coordinator.toml"]
-    server = parse_settings(CoordinatorSettings, coordinator).server
+    server = coordinator_settings().server
     parse_settings(TokenTables, MANIFESTS["Secret", "gainroute-coordinator-tokens"]["stringData"]["tokens.toml"])
     ours = {"coordinator": [server.port, server.grpc_port], "party": [int(listen.rpartition(":")[2])]}
     for image, ports in ours.items():
@@ -188,11 +212,8 @@ def test_what_selects_the_pods_selects_those_of_the_deployment():
 def test_several_coordinators_share_a_database_and_a_party_is_one_pod():
     scaled = MANIFESTS["HorizontalPodAutoscaler", "gainroute-coordinator"]["spec"]
     assert scaled["minReplicas"] >= 2
-    deployment = MANIFESTS["Deployment", "gainroute-coordinator"]["spec"]
-    assert "replicas" not in deployment, "the autoscaler sets them"
-    (container,) = deployment["template"]["spec"]["containers"]
-    (variable,) = container["env"]
-    assert variable["name"] == f"{PREFIX}LOG_URL"
-    source = variable["valueFrom"]["secretKeyRef"]
-    assert source["key"] in MANIFESTS["Secret", source["name"]]["stringData"]
+    assert "replicas" not in MANIFESTS["Deployment", "gainroute-coordinator"]["spec"], "the autoscaler sets them"
+    log = coordinator_settings().log
+    assert log.url.startswith("postgresql+psycopg://")
+    assert log.coordinators >= 2 * scaled["maxReplicas"], "a pod that drains keeps its slot"
     assert MANIFESTS["Deployment", "gainroute-party"]["spec"]["replicas"] == 1
