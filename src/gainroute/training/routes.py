@@ -124,9 +124,9 @@ def encoder_spec(view: TrainingView, settings: VflSettings) -> ModelSpec:
     shape = view.clean.shape[1:]
     if len(shape) == 1:
         return ModelSpec("mlp-encoder", {"features": shape[0], "width": settings.width})
-    return ModelSpec(
-        "resnet18", {"channels": shape[0], "width": settings.width, "stem": _stem(settings.stem, min(shape[1:]))}
-    )
+    stem = _stem(settings.stem, min(shape[1:]))
+    options = {"channels": shape[0], "width": settings.width, "stem": stem, "norm": settings.norm}
+    return ModelSpec("resnet18", options)
 
 
 def start_party(

@@ -91,6 +91,8 @@ class VflSettings(FitSettings):
     ----------
     width, stem
         Of the ResNet-18 at each party; its embedding has 8 × width values. The stem "auto" depends on the image size.
+    norm
+        Its normalisation: "batch", or "group", which holds up to noise that training did not see.
     latent, dropout
         Of the fusion head.
     auxiliary
@@ -99,6 +101,7 @@ class VflSettings(FitSettings):
 
     width: int = 64
     stem: str = "3x3"
+    norm: str = "batch"
     latent: int = 256
     dropout: float = 0.1
     auxiliary: float = 0.0

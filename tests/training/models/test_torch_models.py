@@ -31,9 +31,19 @@ def test_at_width_64_it_is_the_usual_resnet18() -> None:
     assert sum(p.numel() for p in model.parameters()) == 11_176_512, "11,689,512 less the 513,000 of its classifier"
 
 
+def test_with_group_normalisation_a_sample_is_encoded_alike_in_training_and_alone() -> None:
+    views = torch.randn(6, 3, 8, 8)
+    model = ResNet18(channels=3, width=8, norm="group").train()
+    together = model(views)
+    assert torch.allclose(together[:1], model.eval()(views[:1]), atol=1e-5)
+    assert ResNet18(channels=3, width=4, norm="group")(views).shape == (6, 32), "fewer channels than groups"
+
+
 def test_an_unknown_stem_or_kind_is_named() -> None:
     with pytest.raises(SettingError, match="stem '5x5' is unknown: one of 3x3"):
         ResNet18(channels=1, stem="5x5")
+    with pytest.raises(SettingError, match="norm 'layer' is unknown: one of batch, group"):
+        ResNet18(channels=1, norm="layer")
     with pytest.raises(SettingError, match="model kind 'vit' is unknown"):
         build_model(ModelSpec("vit", {}))
 

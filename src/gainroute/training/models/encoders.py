@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from gainroute.errors import SettingError
 
-__all__ = ["STEMS", "MLPEncoder", "ResNet18"]
+__all__ = ["NORMS", "STEMS", "MLPEncoder", "ResNet18"]
 
 # Kernel, stride, max-pool: for images from a few pixels up to those of ImageNet.
 _STEMS = {
@@ -21,19 +21,30 @@ _STEMS = {
     "7x7-stride2-pool": (7, 2, True),
 }
 STEMS = tuple(_STEMS)
+NORMS = ("batch", "group")
+_GROUPS = 8
+
+
+def _norm(kind: str, channels: int) -> nn.Module:
+    """Batch normalisation, or over groups of channels within a sample.
+
+    Noise that training did not see moves the statistics of a layer. Batch normalisation divides by those of training;
+    group normalisation by those of the very sample.
+    """
+    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(min(_GROUPS, channels), channels)
 
 
 class _BasicBlock(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
+        self.norm1 = _norm(norm, outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
+        self.norm2 = _norm(norm, outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
+                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), _norm(norm, outputs)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,25 +57,27 @@ class ResNet18(nn.Module):
     """ResNet-18 without its classifier.
 
     After the stem there are `width` channels, 64 is usual; the embedding has 8 × width values. The stem is one of
-    `STEMS`: "3x3" keeps the resolution (quadrants), "7x7-stride2-pool" is that of ImageNet.
+    `STEMS`: "3x3" keeps the resolution (quadrants), "7x7-stride2-pool" is that of ImageNet. `norm` is one of `NORMS`.
     """
 
-    def __init__(self, *, channels: int, width: int = 64, stem: str = "3x3") -> None:
+    def __init__(self, *, channels: int, width: int = 64, stem: str = "3x3", norm: str = "batch") -> None:
         super().__init__()
         if stem not in _STEMS:
             raise SettingError(f"stem {stem!r} is unknown: one of {', '.join(STEMS)}")
+        if norm not in NORMS:
+            raise SettingError(f"norm {norm!r} is unknown: one of {', '.join(NORMS)}")
         kernel, stride, pool = _STEMS[stem]
         layers: list[nn.Module] = [
             nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=False),
-            nn.BatchNorm2d(width),
+            _norm(norm, width),
             nn.ReLU(inplace=True),
         ]
         if pool:
             layers.append(nn.MaxPool2d(3, stride=2, padding=1))
         inputs = width
         for stage, factor in enumerate((1, 2, 4, 8)):
-            layers.append(_BasicBlock(inputs, factor * width, 1 if stage == 0 else 2))
-            layers.append(_BasicBlock(factor * width, factor * width, 1))
+            layers.append(_BasicBlock(inputs, factor * width, 1 if stage == 0 else 2, norm))
+            layers.append(_BasicBlock(factor * width, factor * width, 1, norm))
             inputs = factor * width
         self.layers = nn.Sequential(*layers)
         self.dimension = 8 * width
