@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from fake_federation import IDS, NAMES, federation, hold, running
-from grpc_front_door import grpc_door, packed
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from party_helpers import MODEL, StubParty, connected, serving
@@ -105,15 +104,6 @@ def test_the_trace_of_the_client_goes_on_and_nothing_that_it_or_a_party_said_is_
     assert PRIVATE not in written
     assert not any(f'"{name}' in written or f" {name}" in written for name in IDS)
     assert not any(span.events for span in exported.all()), "an exception's text may name samples"
-
-
-def test_a_client_over_grpc_sends_its_trace_in_the_metadata(exported, tmp_path):
-    async def work():
-        async with running(traced(tmp_path)) as service, grpc_door(service.coordinator) as client:
-            return await client.infer(raw=packed(b"s1", b"s2"), metadata=(("traceparent", TRACEPARENT),))
-
-    assert asyncio.run(work()).outputs
-    assert f"{exported.one('request').parent.span_id:016x}" == PARENT
 
 
 @pytest.mark.parametrize("header", ["", TRACEPARENT[:-2] + "00", "nonsense"])

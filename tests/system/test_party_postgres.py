@@ -1,6 +1,6 @@
 """Views in PostgreSQL, against a real server. Run by name (`make test-system`): pytest does not collect it by itself.
 
-See `postgres_server` for what it needs.
+See `benchmarks.postgres_server` for what it needs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from party_helpers import CLASSES, DIMENSION, Federation, StubParty, connected
-from postgres_server import postgres_server
 
+from benchmarks.postgres_server import postgres_server
 from gainroute.errors import DataError
 from gainroute.federation.party.database_views import DatabaseViews
 from gainroute.federation.party.model import version_of

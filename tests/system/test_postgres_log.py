@@ -1,6 +1,6 @@
 """The decision log in PostgreSQL, against a real server: one coordinator, several, kills and restarts.
 
-Run by name (`make test-system`): pytest does not collect it by itself. See `postgres_server` for what it needs.
+Run by name (`make test-system`): pytest does not collect it by itself. `benchmarks.postgres_server` says what it needs.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import httpx
 import numpy as np
 import psycopg
 import pytest
 from fake_federation import ADMIN, IDS, N, child_environment, federation, outputs, running
-from postgres_server import postgres_server
 from typer.testing import CliRunner
 from waiting import until, wait_until
 
 import gainroute as gr
+from benchmarks.postgres_server import postgres_server
 from gainroute._util.hashing import hash_contents
 from gainroute._util.settings import settings_text
 from gainroute.cli import app
@@ -159,7 +160,7 @@ def test_two_that_start_at_once_migrate_once_and_a_newer_log_is_refused(url, tmp
         DecisionLog(LogSettings(path=tmp_path / "x.sqlite", url=url))
 
 
-def test_every_coordinator_has_a_slot_and_one_that_stops_leaves_it(url, tmp_path):
+def test_every_coordinator_has_a_slot_and_one_that_stops_leaves_it(url, tmp_path, caplog):
     settings = LogSettings(path=tmp_path / "x.sqlite", url=url, coordinators=2)
     one, two = DecisionLog(settings), DecisionLog(settings)
     assert (one.slot, two.slot) == (0, 1)
@@ -167,8 +168,9 @@ def test_every_coordinator_has_a_slot_and_one_that_stops_leaves_it(url, tmp_path
     with pytest.raises(DataError, match="2 coordinators write it already"):
         DecisionLog(settings)
     one.close()
-    again = DecisionLog(settings)
+    again = DecisionLog(replace(settings, coordinators=3))
     assert again.slot == 0
+    assert "coordinators is 3 here, and 2 at" in caplog.text
     for log in (two, again):
         log.close()
     with pytest.raises(SettingError, match="not the key"):
@@ -290,10 +292,20 @@ def test_what_one_is_told_reaches_the_other(fed):
             assert (refused.status_code, "another coordinator" in refused.json()["error"]) == (409, True)
             await until(lambda: two.coordinator.deployment.point.budget == 0.1)
 
+            await one.answers(IDS)
+            await two.answers(IDS)
+            together = await until(lambda: counted(one, 2 * N))
+            assert (together["slots"], together["bound"] > 0) == (2, True)
+
             entries = (await two.client.get("/admin/audit", headers=HEADERS)).json()["audit"]
             assert [e["action"] for e in entries] == ["budget", "rollback", "router", "budget"]
 
     asyncio.run(work())
+
+
+async def counted(up, samples):
+    together = (await up.status())["together"]
+    return together if together["samples"] >= samples else None
 
 
 def test_a_change_that_cannot_be_applied_takes_the_other_out(fed, monkeypatch):
@@ -386,18 +398,20 @@ def test_a_slot_that_was_taken_meanwhile_is_given_up_for_another(fed, url, serve
 # ---- processes ----------------------------------------------------------------------------------
 
 SCRIPT = """
-import sys
+import sys, tempfile
 from pathlib import Path
 from fake_federation import federation
 from gainroute.federation.coordinator.server import run_coordinator
 from gainroute.federation.coordinator.settings import ControllerSettings, FusionSettings
 
-fed = federation(Path(sys.argv[1]))
+folder = Path(sys.argv[1])
+with tempfile.TemporaryDirectory() as own:  # all of them serve the router that the test has made
+    fed = federation(Path(own)).having(router={"artifact": folder / "one.safetensors"})
 for party in fed.parties:
     party.delay = (0.002, 0.002)
 fusion = FusionSettings(factory="fake_federation:make_fusion")
 controller = ControllerSettings(explore=0.02)
-log = {"url": sys.argv[2], "coordinators": 3}
+log = {"url": sys.argv[2], "coordinators": 3, "path": folder / "log" / "decisions.sqlite"}
 settings = fed.having(server={"port": 0}, fusion=fusion, controller=controller, log=log).settings
 by_name = {p.name: p for p in fed.parties}
 run_coordinator(settings, connect=lambda p, _: by_name[p.name], on_ready=lambda url: print(url, flush=True))
@@ -501,7 +515,9 @@ def check(fleet, server, url):
     constant = (1 + step) / step
     # A sample that was decided, and then refused or lost, is in the state of the controller only.
     assert abs(escalated - router.budget * total) <= len(slots) * constant + 20 * fleet.retries
-    kept = [row["state"] for row in get_state(PostgresDatabase(url), (), ("controller",)).values()]
+    database = PostgresDatabase(url)
+    kept = [row["state"] for row in get_state(database, (), ("controller",)).values()]
+    database.close()
     assert len(kept) == len(slots)
     decided, wanted = (sum(state[name] for state in kept) for name in ("samples", "escalated"))
     assert decided >= total

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -23,7 +23,7 @@ from gainroute.federation.coordinator.settings import CapSettings, ControllerSet
 from gainroute.routing.router import Router
 from gainroute.routing.types import Decision
 
-__all__ = ["STATE", "BudgetControl", "ControlHistory", "control_status"]
+__all__ = ["STATE", "BudgetControl", "ControlHistory", "control_status", "control_together"]
 
 log = logging.getLogger("gainroute.coordinator")
 
@@ -58,7 +58,8 @@ class BudgetControl:
     """A `BudgetController` for one deployment of the service.
 
     `sample_bytes` returns the payload of an escalated sample; None while it is not known, and nothing is escalated.
-    `before` is the previous controller: its history is continued, and its cap is not refilled.
+    `before` is the previous controller: its history is continued, and its cap is not refilled. `slot` is that of the
+    decision log under which the state is saved.
     """
 
     def __init__(
@@ -69,8 +70,9 @@ class BudgetControl:
         settings: ControllerSettings,
         sample_bytes: Callable[[], int | None],
         before: BudgetControl | None = None,
+        slot: int = 0,
     ) -> None:
-        self.identity = identity
+        self.identity, self.slot = identity, slot
         # A budget below `explore`, such as 0, must be possible at any time.
         explore = min(settings.explore, budget)
         self.controller = BudgetController(router, budget, step=settings.step, explore=explore, seed=settings.seed)
@@ -195,4 +197,25 @@ def control_status(control: BudgetControl | None) -> dict[str, Any]:
         "bound": bound(held.samples),
         "cap": None if cap is None else asdict(cap),
         "history": control.history.points(),
+    }
+
+
+def control_together(control: BudgetControl | None, states: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
+    """What the controllers of all coordinators have decided with the same router and budget, by their saved states.
+
+    ``bound``: how far ``rate`` can be from the budget at most, see `BudgetController.bound`; it grows with ``slots``,
+    the number of streams.
+    """
+    if control is None:
+        return None
+    held = control.controller
+    own = [saved["state"] for saved in states if saved["artifact"] == control.identity]
+    alike = [state for state in own if (state["budget"], state["step"]) == (held.budget, held.step)]
+    samples, escalated = (sum(state[name] for state in alike) for name in ("samples", "escalated"))
+    return {
+        "slots": len(alike),
+        "samples": samples,
+        "escalated": escalated,
+        "rate": escalated / samples if samples else None,
+        "bound": min(1.0, len(alike) * held.bound(samples)) if samples else 1.0,
     }

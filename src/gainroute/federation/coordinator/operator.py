@@ -142,12 +142,12 @@ class Operator:
             slot = self._log.slot
             own = own_name(STATE, slot)
             kept = await asyncio.to_thread(get_state, self._log.place, (own,))
+            self._log.adopted = slot
             if self.deployment.control is not None:
                 floor = self.deployment.floor
                 self.deployment = self._controlled(self.deployment).protected(floor)
                 if self.deployment.control is not None:
                     self.deployment.control.restore(kept.get(own))
-            self._log.adopted = slot
             log.warning("this coordinator continues with slot %d of the decision log", slot)
 
     # ---- changes --------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class Operator:
     def save_control(self, connection: LogConnection) -> None:
         """Save the controller's state: for `DecisionLog.alongside`, in any thread."""
         control = self.deployment.control
-        if control is not None:
+        if control is not None and control.slot == connection.slot:
             put_state(connection, own_name(STATE, connection.slot), control.state())
 
     def sample_bytes(self, deployment: Deployment) -> int | None:
@@ -271,6 +271,7 @@ class Operator:
         control = BudgetControl(
             deployment.router, deployment.hash, budget, settings,
             sample_bytes=lambda: self.sample_bytes(deployment), before=None if old is None else old.control,
+            slot=self._log.adopted,
         )  # fmt: skip
         log.info("the budget controller of router %s starts with budget %g", deployment.name, budget)
         return replace(deployment, control=control).protected(floor)

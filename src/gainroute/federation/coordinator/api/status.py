@@ -22,9 +22,9 @@ from gainroute.federation.coordinator.api.bodies.status import Status
 from gainroute.federation.coordinator.api.curve import curve_points, expected_at, recommend
 from gainroute.federation.coordinator.api.http import json_response
 from gainroute.federation.coordinator.api.openapi import error_responses
-from gainroute.federation.coordinator.budget_control import control_status
+from gainroute.federation.coordinator.budget_control import STATE, control_status, control_together
 from gainroute.federation.coordinator.coordinator import Coordinator
-from gainroute.federation.coordinator.decision_log.store import latest, one, posterior, summarise_feedback
+from gainroute.federation.coordinator.decision_log.store import get_state, latest, one, posterior, summarise_feedback
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import BadRequestError, ConflictError, ForbiddenError, NotFoundError
 from gainroute.federation.coordinator.monitoring.statistics import HISTORY_SECONDS
@@ -52,9 +52,9 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
     async def status(request: Request) -> Response:
         nonlocal judged
         if not judged[1] or time.monotonic() - judged[0] > FRESH_SECONDS:
-            judged = time.monotonic(), await asyncio.to_thread(summarise_feedback, coordinator.log.place)
+            judged = time.monotonic(), await asyncio.to_thread(_read, coordinator)
         found = status_json(coordinator, named=request.state.grant.may("view"))
-        return json_response(found | {"feedback": judged[1], "you": request.state.who})
+        return json_response(found | judged[1] | {"you": request.state.who})
 
     @routes.get(
         "/curve",
@@ -134,8 +134,17 @@ def operating_json(deployment: Deployment) -> dict[str, Any]:
     }
 
 
+def _read(coordinator: Coordinator) -> dict[str, Any]:
+    """What the status takes from the decision log."""
+    log, together = coordinator.log, None
+    if log.shared:
+        states = get_state(log.place, (), (STATE,)).values()
+        together = control_together(coordinator.deployment.control, states)
+    return {"feedback": summarise_feedback(log.place), "together": together}
+
+
 def status_json(coordinator: Coordinator, *, named: bool = True) -> dict[str, Any]:
-    """The live status, without feedback; unless `named`, without the names of holders."""
+    """The live status, without what is read from the decision log; unless `named`, without the names of holders."""
     live, deployment, settings = coordinator.live, coordinator.deployment, coordinator.settings
     why = coordinator.not_ready()
     sent = live.bytes[1] + live.bytes[2]

@@ -26,6 +26,7 @@ from gainroute.federation.coordinator.decision_log.postgres_schema import (
     make_days,
     migrate,
 )
+from gainroute.federation.coordinator.decision_log.store import put_state
 from gainroute.federation.coordinator.settings import LogSettings
 
 __all__ = ["PostgresConnection", "PostgresEngine"]
@@ -102,6 +103,7 @@ class PostgresEngine:
                 migrate(raw, str(self.place))
                 self._check_key(raw, key)
                 self.connection = self._take_slot(raw, None)
+                self._compare_shares(raw)
             except BaseException:
                 raw.close()
                 raise
@@ -120,6 +122,16 @@ class PostgresEngine:
                 f"{path}: this is not the key that the audit trail of {self.place} is chained with; copy the key file "
                 "of another of its coordinators, or name it in log.key"
             )
+
+    def _compare_shares(self, raw: psycopg.Connection[Any]) -> None:
+        """Shares of the cap add up only if all coordinators divide it by the same number."""
+        found = raw.execute("SELECT value FROM state WHERE name = 'coordinators'").fetchone()
+        if found is not None and int(found[0]) != self._slots:
+            log.warning(
+                "log.coordinators is %d here, and %s at the coordinator that started last: the cap holds for all "
+                "together only if they agree", self._slots, found[0],
+            )  # fmt: skip
+        put_state(Statements(raw), "coordinators", self._slots)
 
     def _take_slot(self, raw: psycopg.Connection[Any], wanted: int | None) -> PostgresConnection:
         """Take `wanted`, or else the first slot that is free."""

@@ -87,6 +87,7 @@ MIGRATIONS: tuple[str, ...] = (
         samples INTEGER NOT NULL,
         failed TEXT NOT NULL
     );
+    CREATE INDEX asked_by_time ON asked (time);
     """,
 )
 

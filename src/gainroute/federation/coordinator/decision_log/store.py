@@ -212,7 +212,7 @@ def count_change(connection: LogConnection, seen: int) -> int:
     return last + 1
 
 
-def put_state(connection: LogConnection, name: str, value: Any) -> None:
+def put_state(connection: ReadConnection, name: str, value: Any) -> None:
     """Save a value; None deletes it."""
     if value is None:
         connection.execute("DELETE FROM state WHERE name = ?", (name,))

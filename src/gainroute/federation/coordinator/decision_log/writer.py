@@ -107,6 +107,7 @@ class DecisionLog:
         now, posteriors = time.time(), self._settings.posteriors
 
         def insert(connection: LogConnection) -> None:
+            self._check_slot(outcome)
             connection.insert(columns_of(outcome, numbers, now, request_id, latency, holder, posteriors=posteriors))
 
         return self._submit(insert, alone=False, here=lone and self._engine.inline)
@@ -187,10 +188,8 @@ class DecisionLog:
                 engine.begin(wait=BUSY_SECONDS)
             connection = engine.connection
             results = [job.work(connection) for job in group]
-            if group and not group[0].alone:
-                self._check_slot()
-                if self.alongside is not None:
-                    self.alongside(connection)
+            if self.alongside is not None and group and not group[0].alone:
+                self.alongside(connection)
             if asked:
                 connection.executemany(ASKED, asked)
             engine.commit()
@@ -200,11 +199,10 @@ class DecisionLog:
             if len(group) > 1 and not isinstance(error, (LogFailedError, *engine.outages)):
                 # One job is the cause; the others must not fail with it.
                 return [result for job in group for result in self._commit([job])]
-            if isinstance(error, LogFailedError):
-                self._failed(error)
-            elif isinstance(error, engine.failures):
-                self._failed(error)
-                error = LogFailedError(f"the decision log {self.place} cannot be written ({error}); {engine.remedy}")
+            if isinstance(error, (LogFailedError, *engine.failures)):
+                why = " ".join(str(error).split())  # PostgreSQL's errors have several lines
+                self._failed(why)
+                error = LogFailedError(f"the decision log {self.place} cannot be written ({why}); {engine.remedy}")
             return [error] * len(group)
         if self.error:
             log.warning("the decision log can be written again")
@@ -213,12 +211,12 @@ class DecisionLog:
             self._erase()
         return results
 
-    def _check_slot(self) -> None:
+    def _check_slot(self, outcome: Outcome) -> None:
         """Refuse to write decisions that were made with the state of another slot."""
-        if self.slot != self.adopted:
+        control = outcome.deployment.control
+        if control is not None and control.slot != self.slot:
             raise LogFailedError(
-                f"the decision log {self.place} gave this coordinator another slot, {self.slot}, whose state it is "
-                "taking over; try again"
+                f"this coordinator lost its slot, and is taking over the state of slot {self.slot}; try again"
             )
 
     def _erase(self) -> None:
@@ -228,10 +226,10 @@ class DecisionLog:
             self.unerased = True
             log.warning("what deleted decisions left behind could not be removed yet: %s", error)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, why: str) -> None:
         if not self.error:
-            log.error("the decision log cannot be written: %s", error)
-        self.error = str(error)
+            log.error("the decision log cannot be written: %s", why)
+        self.error = why
 
 
 def _open(settings: LogSettings) -> LogEngine:

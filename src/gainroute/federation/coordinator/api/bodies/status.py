@@ -300,6 +300,16 @@ class FeedbackSummary(Body):
     unanswered: int
 
 
+class Together(Body):
+    """What the budget controllers of all coordinators have decided; with a log that they share."""
+
+    slots: int
+    samples: int
+    escalated: int
+    rate: float | None
+    bound: float
+
+
 class Status(Body):
     """Everything the dashboard shows at a glance."""
 
@@ -312,6 +322,7 @@ class Status(Body):
     router: RouterStatus
     operating_point: OperatingPoint
     controller: Control | NoControl
+    together: Together | None
     protection: Number
     alarms: list[Alarm]
     drift: Drift | NoDrift
