@@ -15,6 +15,7 @@ from research.bound import read_bound
 from research.claims import claims_of
 from research.claims_page import paper_page
 from research.guide import guide_page
+from research.noise_units import noise_units_of, noise_units_table
 from research.versus import versus_of
 from research.versus_page import bound_table, oracle_gain_table, versus_page, versus_table
 
@@ -29,9 +30,9 @@ NOTE = (
 class ComparisonPages:
     """A `gainroute.experiments.report.ReportExtra`.
 
-    Adds ``versus_paper``, ``oracle_gain`` and ``bound`` to each summary (the bound from ``bound.json`` in the report's
-    folder, if that file is of exactly these records), and the pages ``versus_paper.md``, ``which_router.md`` and,
-    where a record is of one of the paper's data sets, ``against_the_paper.md``.
+    Adds ``versus_paper``, ``oracle_gain``, ``noise_units`` and ``bound`` to each summary (the bound from ``bound.json``
+    in the report's folder, if that file is of exactly these records), and the pages ``versus_paper.md``,
+    ``which_router.md`` and, where a record is of one of the paper's data sets, ``against_the_paper.md``.
     """
 
     def __init__(self) -> None:
@@ -40,14 +41,17 @@ class ComparisonPages:
     def numbers(self, name: str, study: Study, kept: Kept, out: Path) -> dict[str, Any]:
         """Compare with the paper's router, and judge the paper's claims."""
         self._claims[name] = kept(claims_of)
-        return kept(versus_of) | {"bound": read_bound(out / "bound.json", name, study.stamps)}
+        bound = {"bound": read_bound(out / "bound.json", name, study.stamps)}
+        return kept(versus_of) | kept(noise_units_of) | bound
 
     def section(self, summary: Mapping[str, Any]) -> Sequence[str]:
         """Our default against the paper's router on one data set."""
         shown = [versus_table(summary), oracle_gain_table(summary)]
         if summary["bound"]:
             shown.append(bound_table(summary))
-        return ["## Our default against the paper's router", NOTE, *map(to_markdown, shown)]
+        parts = ["## Our default against the paper's router", NOTE, *map(to_markdown, shown)]
+        units = noise_units_table(summary)
+        return parts if units is None else [*parts, "## The unit of the noise", to_markdown(units)]
 
     def pages(self, summaries: Mapping[str, Mapping[str, Any]]) -> Sequence[Page]:
         """All data sets together."""
