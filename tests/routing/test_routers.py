@@ -362,6 +362,21 @@ def test_the_learned_router_finds_a_gain_that_can_be_learned():
     np.testing.assert_array_equal(decision.score, again.route(new.local).score)
 
 
+def test_weight_decay_by_cross_validation_errs_less_on_new_samples():
+    data, new = world(400, 2, 8, 0), world(2000, 2, 8, 1)
+    settings = {"hidden": 16, "epochs": 60, "threshold": "calibration"}
+
+    def error(decay: float | str) -> float:
+        router = gr.LearnedGainRouter(weight_decay=decay, **settings).fit(data.local, data.labels, data.strong)
+        decision = router.route(new.local)
+        gain = (new.strong == new.labels).astype(float) - (decision.weak_prediction == new.labels)
+        return float(((decision.score - gain) ** 2).mean())
+
+    assert error("cv") < error(1e-3)
+    with pytest.raises(SettingError, match="weight_decay is 'best'"):
+        gr.LearnedGainRouter(weight_decay="best")
+
+
 def test_random_scores_are_uniform_and_differ_by_seed():
     local = world(5000, 2, 3, 0).local
     data = world(100, 2, 3, 1)

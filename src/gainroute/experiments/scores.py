@@ -89,7 +89,7 @@ def compared_routers() -> dict[str, Builder]:
         CONFORMAL: lambda: ConformalRouter(threshold="calibration"),
         QUALITY: lambda: QualityRouter(threshold="calibration"),
         TWO_STAGE: lambda: TwoStageDeferRouter(threshold="calibration"),
-        "learned gain": lambda: LearnedGainRouter(threshold="calibration"),
+        "learned gain": lambda: LearnedGainRouter(threshold="calibration", weight_decay="cv"),
         "random": RandomRouter,
     }
 

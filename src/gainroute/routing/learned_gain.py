@@ -9,11 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gainroute._util.blas import one_thread
+from gainroute.routing.folds import folds_of
 from gainroute.routing.types import FloatArray, RoundOne
 
-__all__ = ["LearnedGainScore", "fit_learned_gain", "gain_features"]
+__all__ = ["WEIGHT_DECAYS", "LearnedGainScore", "choose_weight_decay", "fit_learned_gain", "gain_features"]
 
 Weights = list[npt.NDArray[Any]]
+WEIGHT_DECAYS = (1e-3, 1.0, 3.0, 10.0)
+CV_FOLDS = 3
 
 
 def gain_features(round_one: RoundOne) -> FloatArray:
@@ -99,6 +102,24 @@ def fit_learned_gain(
                     break
     chosen = best if len(held_out) else weights
     return LearnedGainScore(mean, scale, *chosen)
+
+
+def choose_weight_decay(round_one: RoundOne, gain: npt.NDArray[Any], weight: FloatArray, **training: Any) -> float:
+    """The one of `WEIGHT_DECAYS` whose networks predict the gain of held-out samples with the smallest squared error.
+
+    `training` holds the other settings of `fit_learned_gain`.
+    """
+    n = len(gain)
+    loss = np.zeros(len(WEIGHT_DECAYS))
+    for held_out in folds_of(n, CV_FOLDS):
+        kept = np.setdiff1d(np.arange(n), held_out)
+        at = round_one.take(held_out)
+        for i, decay in enumerate(WEIGHT_DECAYS):
+            fitted = fit_learned_gain(
+                round_one.take(kept), gain[kept], weight[kept], weight_decay=decay, **training
+            )  # fmt: skip
+            loss[i] += float(weight[held_out] @ (fitted(at) - gain[held_out]) ** 2)
+    return WEIGHT_DECAYS[int(loss.argmin())]
 
 
 def _forward(z: FloatArray, weights: Weights) -> tuple[FloatArray, FloatArray]:

@@ -14,7 +14,7 @@ from gainroute.routing.answer import LOG_LINEAR_BLEND
 from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibration, TemperatureCalibration, check_choices
 from gainroute.routing.decide import OwnRule, ThresholdRule, uniform_of
 from gainroute.routing.inputs import as_utility, one_of
-from gainroute.routing.learned_gain import fit_learned_gain
+from gainroute.routing.learned_gain import choose_weight_decay, fit_learned_gain
 from gainroute.routing.pipeline import Stages
 from gainroute.routing.pool import POOLS, LogLinearPooling, mean_over_parties
 from gainroute.routing.reliability import SHRINKAGE, Shrinkage
@@ -332,7 +332,8 @@ class LearnedGainRouter(Router):
     Parameters
     ----------
     hidden, epochs, learning_rate, weight_decay, patience
-        Width of the network, and its training: Adam on batches of 128, early stopping on a tenth of the samples.
+        Width of the network, and its training: Adam on batches of 128, early stopping on a tenth of the samples. A
+        weight decay of "cv" is chosen among 0.001, 1, 3 and 10 by the squared error on held-out thirds.
     """
 
     def __init__(
@@ -342,19 +343,23 @@ class LearnedGainRouter(Router):
         hidden: int = 256,
         epochs: int = 200,
         learning_rate: float = 1e-3,
-        weight_decay: float = 1e-3,
+        weight_decay: float | Literal["cv"] = 1e-3,
         patience: int = 20,
         **settings: Any,
     ) -> None:
         super().__init__(budget, **settings)
         self.hidden, self.epochs, self.learning_rate = hidden, epochs, learning_rate
+        if isinstance(weight_decay, str) and weight_decay != "cv":
+            raise SettingError(f'weight_decay is {weight_decay!r}; it is a number ≥ 0, or "cv" to choose it')
         self.weight_decay, self.patience = weight_decay, patience
 
     def fit_score(self, calibration: CalibrationSet) -> Score:
         """Train the network."""
-        names = ("hidden", "epochs", "learning_rate", "weight_decay", "patience", "seed")
+        names = ("hidden", "epochs", "learning_rate", "patience", "seed")
         training: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return fit_learned_gain(calibration.round_one, calibration.gain, calibration.sample_weight, **training)
+        samples = calibration.round_one, calibration.gain, calibration.sample_weight
+        decay = choose_weight_decay(*samples, **training) if self.weight_decay == "cv" else self.weight_decay
+        return fit_learned_gain(*samples, weight_decay=decay, **training)
 
 
 class DeferRouter(Router):

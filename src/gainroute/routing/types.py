@@ -55,6 +55,10 @@ class RoundOne:
     weak_prediction: IntArray
     calibrated: FloatArray
 
+    def take(self, rows: IntArray) -> RoundOne:
+        """Only these samples."""
+        return RoundOne(self.local[:, rows], self.pooled[rows], self.weak_prediction[rows], self.calibrated[rows])
+
 
 @dataclass(frozen=True, eq=False)
 class CalibrationSet:
