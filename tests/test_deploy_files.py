@@ -79,6 +79,9 @@ def test_the_build_is_given_every_file_that_it_copies_and_little_else():
 
 def test_the_versions_in_the_image_are_those_of_the_lock():
     (line,) = re.findall(r"RUN (sed .*?) > /src/pins.txt", CONTAINERFILE)
+    assert line.removesuffix(" /src/requirements.lock") in (ROOT / "Makefile").read_text(encoding="utf-8"), (
+        "make wheels"
+    )
     words = [str(ROOT / "requirements.lock") if w.startswith("/src") else w for w in shlex.split(line)]
     pins = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")

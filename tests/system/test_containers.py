@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ import numpy as np
 import pytest
 from by_hand import outputs
 from onnx import TensorProto, helper, save
+from ports import HOST, free_ports
 from waiting import wait_until
 
 import gainroute as gr
@@ -34,7 +33,7 @@ pytestmark = pytest.mark.containers
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ("buildah", "podman", "runc", "debootstrap")
-HOST, UID = "127.0.0.1", 10001
+UID = 10001
 PARTIES, CLASSES, WIDTH = ("left", "right"), ("ant", "bee", "cat"), 4
 LEFT_OUT = (
     "var/cache/apt",
@@ -171,19 +170,6 @@ def test_an_image_has_no_compiler_no_pip_and_no_torch(containers, target):
 
 
 # ---- a federation ------------------------------------------------------------------------------------------
-
-
-def free_ports(count):
-    """Return ports below the ephemeral range, which no client takes."""
-    found = []
-    for port in random.sample(range(30000, 32000), 100):
-        with socket.socket() as trial:
-            try:
-                trial.bind((HOST, port))
-            except OSError:
-                continue
-        found.append(port)
-    return found[:count]
 
 
 def softmax(logits):

@@ -6,10 +6,8 @@ Needs Debian's prometheus, prometheus-alertmanager and systemd.
 from __future__ import annotations
 
 import json
-import random
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from collector import collector
+from ports import HOST, free_ports
 from waiting import wait_until
 
 from benchmarks.soak.federation import HONEST, INFER, Federation
@@ -26,7 +25,6 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 ALERTS = (DEPLOY / "alerts.yml").read_text(encoding="utf-8")
 UNITS = ["coordinator", "party"]
 MOST_EXPOSED = 20  # tenths: systemd calls up to 2.0 OK, from 2.1 on medium
-HOST = "127.0.0.1"
 
 
 def run(*command):
@@ -96,23 +94,11 @@ def test_a_request_is_one_trace_of_all_processes(live):
     assert request.parent_span_id.hex() == parent
 
 
-def free_port():
-    """Return a port below the ephemeral range, which no client takes."""
-    for port in random.sample(range(30000, 32000), 100):
-        with socket.socket() as trial:
-            try:
-                trial.bind((HOST, port))
-            except OSError:
-                continue
-        return port
-    pytest.fail("no port is free")
-
-
 class Watching:
     """A Prometheus with our rules, at a hundredth of their waiting times, and an Alertmanager."""
 
     def __init__(self, folder, federation):
-        self.prometheus, self.alertmanager = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
+        self.prometheus, self.alertmanager = (f"{HOST}:{port}" for port in free_ports(2))
         (folder / "alerts.yml").write_text(re.sub(r"for: \w+", "for: 1s", ALERTS), encoding="utf-8")
         (folder / "prometheus.token").write_text(federation.tokens[HONEST[0]], encoding="utf-8")
         config = (DEPLOY / "prometheus.example.yml").read_text(encoding="utf-8")
