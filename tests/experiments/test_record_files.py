@@ -102,11 +102,15 @@ def test_a_noisy_regime_stores_only_what_the_noise_touched(tmp_path: Path) -> No
     assert not np.array_equal(read.noisy[1].strong_posterior, read.test.strong_posterior)
 
 
-@pytest.mark.parametrize(("classes", "bits", "limit"), [(6, 16, 2.5), (100, 8, 1.3)])
-def test_a_posterior_takes_16_bits_or_8_where_there_are_100_classes(
-    tmp_path: Path, classes: int, bits: int, limit: float
+@pytest.mark.parametrize(("classes", "bits", "limit"), [(6, 16, 2.5), (99, 16, 2.5), (100, 8, 1.3)])
+def test_a_posterior_takes_16_bits_or_8_where_there_are_100_classes_of_many_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: int, bits: int, limit: float
 ) -> None:
     record = _record(classes, 400)
+    save_record(record, tmp_path / "r.npz")
+    with np.load(tmp_path / "r.npz") as file:
+        assert file["test.local"].nbytes == record.test.local_posteriors.size * 2, "few samples"
+    monkeypatch.setattr(records, "_MANY_SAMPLES", 400)
     save_record(record, tmp_path / "r.npz")
     with np.load(tmp_path / "r.npz") as file:
         assert file["test.local"].nbytes == record.test.local_posteriors.size * bits // 8

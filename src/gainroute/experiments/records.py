@@ -1,10 +1,10 @@
 """Records: the answers of both routes in a trained cell, small enough to commit, read without torch.
 
 A record is one compressed ``.npz``. A probability p is kept as a code of 2 log(1 + L/2) with L = −log p: in 16 bits, or
-in 8 where there are 100 classes or more; the larger p, the finer the code. Predictions are exact. A noisy regime keeps
-only the samples that the noise touched: the regimes are nested and share one noise, so those of the largest are enough,
-and loading puts them over the clean test part. Round 1 on the training part is kept coarsely, of as many samples as
-take up to three million numbers.
+in 8 where 2,000 test samples or more have 100 classes or more; the larger p, the finer the code. Predictions are exact.
+A noisy regime keeps only the samples that the noise touched: the regimes are nested and share one noise, so those of
+the largest are enough, and loading puts them over the clean test part. Round 1 on the training part is kept coarsely,
+of as many samples as take up to three million numbers.
 
 Format 1 kept L itself, in equal steps; it is read as well.
 """
@@ -34,6 +34,10 @@ FORMAT = 2
 # Codes per unit, by bits; of 8 bits there is a fine and a coarse code.
 _STEPS = {"16": 256.0, "8": 12.0, "8 coarse": 6.0}
 _STEPS_OF_FORMAT_1 = {"16": 512.0, "8": 12.0}
+_MANY_CLASSES, _MANY_SAMPLES = (
+    100,
+    2000,
+)  # with both, 8 bits; one sample of few moves an accuracy more than bytes matter
 _TRAINING_VALUES = 3_000_000
 _SCORE = 32767.0
 
@@ -131,9 +135,10 @@ def _unpack(arrays: Mapping[str, npt.NDArray[Any]], prefix: str, meta: Mapping[s
 
 
 def save_record(record: Record, path: str | os.PathLike[str], *, bits: int | None = None) -> None:
-    """Write a record, atomically; a probability takes 16 or 8 `bits`, by the number of classes, or 32 for float32."""
+    """Write a record, atomically; a probability takes 16 or 8 `bits`, by the size of the record, or 32 for float32."""
     classes = len(record.class_names)
-    bits = bits if bits is not None else (8 if classes >= 100 else 16)
+    large = classes >= _MANY_CLASSES and len(record.test) >= _MANY_SAMPLES
+    bits = bits if bits is not None else (8 if large else 16)
     if bits not in (8, 16, 32):
         raise SettingError(f"bits is {bits}: a posterior is stored in 8, 16 or 32 bits")
     parts = {"calibration": record.calibration, "test": record.test}
