@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_federation import IDS, NAMES, federation, hold, running
+from grpc_front_door import grpc_door, packed
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from party_helpers import MODEL, StubParty, connected, serving
@@ -60,20 +61,19 @@ def traced(folder, **how):
     return federation(folder).having(tracing=RequestTracingSettings(endpoint=ENDPOINT, **how))
 
 
-def ask(fed, *requests, headers=None):
-    """Send requests one after the other, and stop the coordinator: it sends what is left."""
+def ask(fed, headers=None):
+    """Send a request, and stop the coordinator: it sends what is left."""
 
     async def work():
         async with running(fed) as service:
             service.client.headers.update(headers or {})
-            return [await service.infer(ids) for ids in requests]
+            return await service.infer(IDS)
 
     return asyncio.run(work())
 
 
 def test_a_request_is_one_trace_with_a_span_for_every_step(exported, tmp_path):
-    (answer,) = ask(traced(tmp_path), IDS)
-    assert answer.status_code == 200
+    assert ask(traced(tmp_path)).status_code == 200
     assert exported.parents() == {
         ("request", None), ("batch", "request"), ("log commit", "request"),
         ("round 1", "batch"), ("routing", "batch"), ("round 2", "batch"), ("fusion", "batch"),
@@ -92,8 +92,7 @@ def test_a_request_is_one_trace_with_a_span_for_every_step(exported, tmp_path):
 def test_the_trace_of_the_client_goes_on_and_nothing_that_it_or_a_party_said_is_in_it(exported, tmp_path):
     fed = traced(tmp_path, share=0.0)
     fed.parties[1].error = (PartyUnavailableError("b", f"does not know {IDS[0]}"), None)
-    (answer,) = ask(fed, IDS, headers={"traceparent": TRACEPARENT, "x-request-id": PRIVATE})
-    assert answer.status_code == 503
+    assert ask(fed, {"traceparent": TRACEPARENT, "x-request-id": PRIVATE}).status_code == 503
     request = exported.one("request")
     assert (f"{request.context.trace_id:032x}", f"{request.parent.span_id:016x}") == (TRACE, PARENT)
     failed = {span.name: span.status for span in exported.all() if span.status.status_code is StatusCode.ERROR}
@@ -106,9 +105,23 @@ def test_the_trace_of_the_client_goes_on_and_nothing_that_it_or_a_party_said_is_
     assert not any(span.events for span in exported.all()), "an exception's text may name samples"
 
 
-@pytest.mark.parametrize("header", ["", TRACEPARENT[:-2] + "00", "nonsense"])
-def test_what_the_share_or_the_client_leaves_out_is_not_traced(exported, tmp_path, header):
-    ask(traced(tmp_path, share=0.0), IDS[:3], headers={"traceparent": header})
+def test_a_client_over_grpc_sends_its_trace_in_the_metadata(exported, tmp_path):
+    async def work():
+        async with running(traced(tmp_path)) as service, grpc_door(service.coordinator) as client:
+            return await client.infer(raw=packed(b"s1", b"s2"), metadata=(("traceparent", TRACEPARENT),))
+
+    assert asyncio.run(work()).outputs
+    assert f"{exported.one('request').parent.span_id:016x}" == PARENT
+
+
+def test_what_the_share_or_the_client_leaves_out_is_not_traced(exported, tmp_path):
+    async def work():
+        async with running(traced(tmp_path, share=0.0)) as service:
+            for header in ("", TRACEPARENT[:-2] + "00", "nonsense"):
+                service.client.headers["traceparent"] = header
+                assert (await service.infer(IDS[:3])).status_code == 200
+
+    asyncio.run(work())
     assert exported.all() == []
 
 
