@@ -247,6 +247,11 @@ def test_a_file_moves_into_the_database_and_back(tmp_path, url):
 
     _, name = asyncio.run(use(fed))
     file = fed.settings.log.path
+    text = config.read_text()
+    config.write_text(text.replace("decisions.sqlite.key", "another.key"))
+    wrong = CliRunner().invoke(app, ["copy-log", "--config", str(config), "--from", str(file)])
+    assert (wrong.exit_code, "name the key of this file" in wrong.output) == (2, True)
+    config.write_text(text)
     assert "120 decisions" in copy("--from", file)
     again = CliRunner().invoke(app, ["copy-log", "--config", str(config), "--from", str(file)])
     assert (again.exit_code, "name an empty database" in again.output) == (2, True)
@@ -256,6 +261,8 @@ def test_a_file_moves_into_the_database_and_back(tmp_path, url):
     verified = CliRunner().invoke(app, ["audit", "verify", str(tmp_path / "copy.sqlite"), "--key", f"{file}.key"])
     assert verified.exit_code == 0, verified.output
     assert get_state(tmp_path / "copy.sqlite", ("controller",))["controller"]["state"]["samples"] == N
+    back = fed.having(log={"path": tmp_path / "copy.sqlite", "key": tmp_path / "log" / "decisions.sqlite.key"})
+    assert asyncio.run(use(back, label=name))[0] == N, "the controller goes on"
 
 
 # ---- several coordinators -----------------------------------------------------------------------

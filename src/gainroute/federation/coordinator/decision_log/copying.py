@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gainroute.errors import DataError
+from gainroute.federation.audit_chain import key_path, read_key
+from gainroute.federation.audit_trail import verify
 from gainroute.federation.coordinator.decision_log.engine import LogConnection, LogEngine, ReadConnection
 from gainroute.federation.coordinator.decision_log.postgres_engine import PostgresEngine
 from gainroute.federation.coordinator.decision_log.schema import COLUMNS, MIGRATIONS, connect, migrate
@@ -35,6 +37,9 @@ def copy_from_file(file: Path, settings: LogSettings) -> int:
     """
     if not file.is_file():
         raise DataError(f"{file}: no such decision log; name the file that [log] path has been so far")
+    trail = verify([file], read_key(settings.key or key_path(settings.path.resolve()), create=True))
+    if trail.problem:
+        raise DataError(f"{trail.problem}; name the key of this file in log.key, by default {key_path(file)}")
     engine = PostgresEngine(settings)
     try:
         with reading(file) as source:

@@ -43,7 +43,7 @@ class OtherAlarms:
 
     async def listen(self, router: str) -> None:
         """Read what they have published."""
-        if not self._log.shared:
+        if not self._log.shared or self._log.error:
             return
         found = await asyncio.to_thread(get_state, self._log.place, (RESETS,), (PUBLISHED,))
         self.resets = found.pop(RESETS, 0)
