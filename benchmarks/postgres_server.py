@@ -99,10 +99,10 @@ class PostgresServer:
                     ticks += sum(map(int, fields[11:13]))
         return ticks / os.sysconf("SC_CLK_TCK")
 
-    def stop(self) -> None:
-        """Stop at once: SIGTERM would wait until nobody is connected."""
+    def stop(self, *, for_good: bool = False) -> None:
+        """Stop at once: SIGTERM would wait until nobody is connected. `for_good` leaves the data as they are."""
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(signal.SIGQUIT if for_good else signal.SIGINT)
             self._process.wait(STOP_SECONDS)
 
 
@@ -115,4 +115,4 @@ def postgres_server(*settings: str, folder: Path | None = None) -> Iterator[Post
         try:
             yield server
         finally:
-            server.stop()
+            server.stop(for_good=True)
