@@ -16,6 +16,7 @@ from gainroute.control.token_bucket import TokenBucket
 from gainroute.errors import GainrouteError, GainrouteWarning
 from gainroute.estimators import CascadeClassifier
 from gainroute.io.arrow_router import ArrowRouter
+from gainroute.routing.absent import fit_subsets
 from gainroute.routing.agreement import AgreementRouter
 from gainroute.routing.artifacts import load, save
 from gainroute.routing.calibrate import (
@@ -30,6 +31,7 @@ from gainroute.routing.calibrate import (
 from gainroute.routing.certify import Guarantee, kept_error_threshold
 from gainroute.routing.conformal import ConformalRouter
 from gainroute.routing.decide import calibration_threshold, certified_threshold
+from gainroute.routing.offers import PartialRouter, PricedDecision
 from gainroute.routing.partial import PartialDecision, PartialEscalation
 from gainroute.routing.payload import communication_cost
 from gainroute.routing.pool import POOLS, LogLinearPool, fit_log_linear, pool_mean
@@ -89,8 +91,10 @@ __all__ = [
     "OpenedRun",
     "PartialDecision",
     "PartialEscalation",
+    "PartialRouter",
     "Party",
     "Prediction",
+    "PricedDecision",
     "Provenance",
     "QualityRouter",
     "RandomRouter",
@@ -113,6 +117,7 @@ __all__ = [
     "expected_gain",
     "fit_dirichlet",
     "fit_log_linear",
+    "fit_subsets",
     "fit_temperature",
     "identity_calibration",
     "kept_error_threshold",

@@ -28,7 +28,7 @@ QUICK = settings(max_examples=40, deadline=None)
 @functools.cache
 def repeated(n):
     """The decision of one sample, `n` times."""
-    fields = [field.name for field in dataclasses.fields(TEMPLATE) if field.name != "threshold"]
+    fields = [name for name, value in vars(TEMPLATE).items() if isinstance(value, np.ndarray)]
     return dataclasses.replace(
         TEMPLATE, **{name: np.repeat(getattr(TEMPLATE, name), n, axis=1 if name == "local" else 0) for name in fields}
     )

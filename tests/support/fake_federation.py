@@ -37,6 +37,7 @@ from gainroute.federation.transport.base import ModelDescription, PartyDescripti
 K, M, N = 4, 3, 120
 CLASSES = ("ant", "bee", "cat", "dog")
 NAMES = ("a", "b", "c")
+BYTES = (20.0, 20.0, 20.0)  # of an embedding: K + 1 numbers
 IDS = [f"s{i}" for i in range(N)]
 ADMIN = "the admin's token"
 
@@ -124,6 +125,10 @@ def fuse_for(tag: float):
         total = np.abs(np.sum([e[:, :-1] for e in embeddings], axis=0)) + 1e-9
         return total / total.sum(axis=1, keepdims=True)
 
+    def masked(embeddings, present):
+        return fuse([e for e, there in zip(embeddings, present, strict=True) if there])
+
+    fuse.masked = masked
     return fuse
 
 
@@ -164,21 +169,37 @@ class Federation:
         return replace(self, settings=replace(self.settings, **changed))
 
 
+def _knows(subset: tuple[int, ...], labels: Any) -> Any:
+    """Which samples a subset answers as everyone does: most of its own classes, and half of the others."""
+    share = np.where(np.isin(labels % M, subset), 0.97, 0.5)
+    return np.random.default_rng(subset).random(len(labels)) < share
+
+
 @functools.cache
-def _fitted(name: str, lam: float, budget: float, classes: tuple[str, ...]) -> tuple[gr.ExpectedGainRouter, bytes]:
+def _fitted(
+    name: str, lam: float, budget: float, classes: tuple[str, ...], subsets: tuple[tuple[int, ...], ...]
+) -> tuple[gr.ExpectedGainRouter, bytes]:
     """Fit a router once per process; returns it and its artifact."""
     calibration = world(400, M, K, 0)
     labels, answers = (np.array(classes)[values] for values in (calibration.labels, calibration.strong))
     router = gr.ExpectedGainRouter(budget, classes=classes, threshold="calibration", lam=lam)
     router.fit(calibration.local, labels, answers)
+    if subsets:
+        by_subset = {s: np.where(_knows(s, calibration.labels), answers, np.roll(classes, 1)[0]) for s in subsets}
+        router = gr.fit_subsets(router, calibration.local, labels, by_subset, party_bytes=BYTES)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "router.safetensors"
         gr.save(router, path, provenance=gr.Provenance({party: f"{name}-{party}" for party in NAMES}, "float32"))
         return router, path.read_bytes()
 
 
-def federation(folder: Path, budget: float = 0.3, classes: tuple[str, ...] = CLASSES) -> Federation:
-    """Two model versions side by side at three parties, each with a router and a fusion."""
+def federation(
+    folder: Path,
+    budget: float = 0.3,
+    classes: tuple[str, ...] = CLASSES,
+    subsets: tuple[tuple[int, ...], ...] = (),
+) -> Federation:
+    """Two model versions side by side at three parties, each with a router, also for `subsets`, and a fusion."""
     test, other = world(N, M, K, 1), world(N, M, K, 2)
     parties = [FakeParty(name, {}, classes) for name in NAMES]
     artifacts, routers, fusions = {}, {}, {}
@@ -190,7 +211,7 @@ def federation(folder: Path, budget: float = 0.3, classes: tuple[str, ...] = CLA
             party.models[f"{name}-{party.name}"] = (
                 local[i].astype(np.float32), np.hstack([np.eye(K)[strong] / M, tag]).astype(np.float32),
             )  # fmt: skip
-        router, artifact = _fitted(name, 1.0 + number, budget, tuple(classes))
+        router, artifact = _fitted(name, 1.0 + number, budget, tuple(classes), subsets)
         routers[name] = copy.deepcopy(router)
         artifacts[name] = folder / f"{name}.safetensors"
         artifacts[name].write_bytes(artifact)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from gainroute._util.blas import one_thread
@@ -57,7 +58,8 @@ def route(
 ) -> None:
     """Decide which new samples to escalate. Needs posteriors only: labels and strong answers are ignored.
 
-    A sample that lacks a party is answered from the others, never escalated, and marked incomplete.
+    A sample that lacks a party is answered from the others. Unless the router is calibrated for those present, it is
+    never escalated, and marked incomplete.
 
     Many or large Parquet files are read in pieces, in bounded memory, on all cores. Each becomes a file of the same
     name in the folder --out, or several if it has more than a million rows or so. After an interruption, the same
@@ -133,13 +135,15 @@ def explain(
             )
         known, weak = for_router(fitted, read_data(data, posteriors, labels, on, classes))
         i = _row(known, row, sample)
-        if known.present is not None and not known.present[:, i].all():
-            absent = ", ".join(n for n, there in zip(known.party_names, known.present[:, i], strict=True) if not there)
+        present = np.ones(fitted.n_parties_, dtype=bool) if known.present is None else known.present[:, i]
+        decides = fitted if present.all() else fitted.subset_routers_.get(tuple(np.flatnonzero(present).tolist()))
+        if not isinstance(decides, ExpectedGainRouter):
+            absent = ", ".join(n for n, there in zip(known.party_names, present, strict=True) if not there)
             raise DataError(
                 f"row {i} of {known.source} lacks {absent}; it is answered from the others and never escalated, so "
                 "there is no score to explain: choose a complete row"
             )
-        why = fitted.explain(known.local_posteriors[:, i], weak_prediction=None if weak is None else weak[i])
+        why = decides.explain(known.local_posteriors[present, i], weak_prediction=None if weak is None else weak[i])
     name = str(i if known.ids is None else known.ids[i])
     if json:
         print_json(_result(why, i, name) | {"warnings": said})

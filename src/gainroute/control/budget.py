@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -27,11 +28,13 @@ from gainroute._util.arrays import shown
 from gainroute.control.score_scale import CalibrationScale
 from gainroute.control.token_bucket import TokenBucket
 from gainroute.errors import SettingError
+from gainroute.routing.absent import routers_of
 from gainroute.routing.decide import BUDGET_REMEDY, calibration_threshold
 from gainroute.routing.inputs import check_fraction
+from gainroute.routing.offers import PricedDecision, priced
 from gainroute.routing.router import Router
 from gainroute.routing.two_round import Decider
-from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray
+from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray, IntArray
 
 __all__ = ["BudgetController", "ControlledDecision"]
 
@@ -72,8 +75,9 @@ class BudgetController:
     """Keep the escalation rate at B, batch after batch, for any scores.
 
     It is a `Decider` like the router it wraps, and can be used in its place, for example in `predict_two_round` and
-    `cascade`. Samples are counted one by one, so that a stream gives the same decisions in any batches. Samples that
-    lack a party are never escalated and not counted.
+    `cascade`. Samples are counted one by one, so that a stream gives the same decisions in any batches. A sample that
+    lacks a party counts like any other, on the scale of the router of those present (`gainroute.fit_subsets`); without
+    such a router it is never escalated and not counted.
 
     Parameters
     ----------
@@ -95,11 +99,17 @@ class BudgetController:
         below B while gains are too small.
     seed
         Seed of the exploration.
+    partial
+        Whether samples are escalated by the gain per byte, to the parties that are worth it; see
+        `gainroute.PartialRouter`. B is then the share of the bytes of asking everyone for everything, and the bound is
+        one on overspending. Who is explored is asked in full.
 
     Attributes
     ----------
     samples, escalated, explored, capped
         Counts since the start.
+    spent
+        What counts towards B: the number of escalated samples, or with `partial` the sum of their shares of the bytes.
     level
         θ.
     protection
@@ -133,8 +143,15 @@ class BudgetController:
         cap: TokenBucket | None = None,
         min_gain: float | None = None,
         seed: int = 0,
+        partial: bool = False,
     ) -> None:
         router._check_fitted()
+        if partial and router.offers_ is None:
+            raise SettingError(
+                "partial is True, but the router does not know what asking some of the parties is worth; fit it with "
+                "gr.fit_subsets(…, party_bytes=…)"
+            )
+        self.offers = router.offers_ if partial else None
         self.router = router
         self.budget = check_fraction(router.budget if budget is None else budget, "budget", BUDGET_REMEDY)
         widest = self.budget * (1 - self.budget) / 6
@@ -147,11 +164,20 @@ class BudgetController:
             )
         self.cap = cap
         self.min_gain = router.min_gain if min_gain is None else float(min_gain)
+        if partial:  # bytes are not paid for an expected loss, however large the budget
+            self.min_gain = max(self.min_gain or 0.0, 0.0)
         self.protection: float | None = None
         self.seed = seed
-        self.scale = CalibrationScale.of(router.threshold_scores_)
+        # One per router that may decide, as `Decision.subset` numbers them.
+        behind = [fitted.threshold_scores_ for _, fitted in routers_of(router)]
+        # A gain per byte is on one scale, whoever is present.
+        self._scales = [
+            CalibrationScale.of(s) for s in (behind if self.offers is None else [self.offers.threshold_scores()])
+        ]
+        self.scale = self._scales[0]
         self.level = self._first_level()
         self.samples = self.escalated = self.explored = self.capped = 0
+        self.spent = 0.0
         self._drawn = 0
         self._random = np.random.default_rng(seed)
         self._lock = threading.Lock()
@@ -172,6 +198,8 @@ class BudgetController:
 
     def decide(self, decision: Decision) -> ControlledDecision:
         """Decide on samples that the router has scored; call it in the order of the samples."""
+        if self.offers is not None and not isinstance(decision, PricedDecision):
+            decision = priced(cast("ExpectedGainRouter", self.router), decision, self.threshold)
         with self._lock:
             return self._decide(decision)
 
@@ -186,13 +214,14 @@ class BudgetController:
 
     @property
     def rate(self) -> float:
-        """Share escalated since the start; NaN before the first sample."""
-        return self.escalated / self.samples if self.samples else math.nan
+        """What was spent of the budget per sample since the start; NaN before the first sample."""
+        return self.spent / self.samples if self.samples else math.nan
 
     def bound(self, samples: int) -> float:
         """The largest possible distance of the rate from B over this many consecutive samples, for any scores.
 
-        With a cap, a `min_gain` or a `protection` it bounds overspending only: they lower the rate on purpose.
+        With a cap, a `min_gain`, a `protection` or `partial` it bounds overspending only: they lower the rate on
+        purpose.
         """
         if self.step == 0:  # B is 0 or 1, and kept exactly
             return 0.0
@@ -225,6 +254,7 @@ class BudgetController:
                 **self._identity(),
                 "level": str(self.level) if math.isinf(self.level) else self.level,
                 **{name: getattr(self, name) for name in COUNTS},
+                "spent": self.spent,
                 "drawn": self._drawn,
                 "protection": str(self.protection) if self.protection == math.inf else self.protection,
                 "cap": None if self.cap is None else self.cap.state(),
@@ -244,7 +274,8 @@ class BudgetController:
                     "into a controller of the same router and settings, or start without it"
                 )
         # Everything is read before anything is set: a bad state leaves the controller unchanged.
-        counts = {name: int(state[name]) for name in COUNTS}
+        counts: dict[str, float] = {name: int(state[name]) for name in COUNTS}
+        counts["spent"] = float(state.get("spent", counts["escalated"]))
         level, drawn, protection = float(state["level"]), int(state["drawn"]), state["protection"]
         protection = None if protection is None else float(protection)
         with self._lock:
@@ -264,16 +295,38 @@ class BudgetController:
     def _first_level(self) -> float:
         """The level of the router's threshold for this budget, so that the first decision is the router's."""
         behind = self.router.threshold_scores_
-        start = calibration_threshold(behind.score, self.budget, behind.weight)
+        if self.offers is None:
+            start = calibration_threshold(behind.score, self.budget, behind.weight)
+        else:
+            start = self.offers.price_for(self.budget) if self.budget < 1 else -math.inf
         return start if math.isinf(start) else float(self.scale(np.array([start]))[0])
 
     @property
     def _floor(self) -> float:
         return max((f for f in (self.min_gain, self.protection) if f is not None), default=-math.inf)
 
-    def _threshold_at(self, level: FloatArray) -> FloatArray:
-        found = self.scale.inverse(np.clip(level, 0.0, 1.0))
+    def _levels_of(self, decision: Decision) -> FloatArray:
+        """F of each score, on the scale of the router that decided."""
+        levels = self.scale(decision.score)
+        for number in self._others(decision.subset):
+            rows = decision.subset == number
+            levels[rows] = self._scales[number](decision.score[rows])
+        return levels
+
+    def _threshold_at(self, level: FloatArray, subset: IntArray | None = None) -> FloatArray:
+        within = np.clip(level, 0.0, 1.0)
+        found = self.scale.inverse(within)
+        for number in self._others(subset):
+            rows = subset == number
+            found[rows] = self._scales[number].inverse(within[rows])
         return np.maximum(found, self._floor)
+
+    def _others(self, subset: IntArray | None) -> list[int]:
+        return (
+            []
+            if subset is None or self.offers is not None
+            else [number for number in np.unique(subset).tolist() if number]
+        )
 
     def _decide(self, decision: Decision) -> ControlledDecision:
         """Decide, and update θ sample by sample.
@@ -289,27 +342,49 @@ class BudgetController:
         lowest = -step * budget
         if cap is not None:
             cap.refill()
-        track: list[tuple[float, bool, float, bool, bool]] = []
-        rows = zip(*(column.tolist() for column in (self.scale(decision.score), counted, gains, lucky)), strict=True)
-        for u, counts, gain, luck in rows:
+        track: list[tuple[float, bool, float, bool, bool, int, float]] = []
+        buys = self._buyer(decision)
+        rows = zip(*(column.tolist() for column in (self._levels_of(decision), counted, gains, lucky)), strict=True)
+        for row, (u, counts, gain, luck) in enumerate(rows):
             above = gain and u > level
             explores = counts and luck and not above and level < 1
             want = above or explores
-            free = cap is None or cap.take(want)
+            subset, cost = buys(row, level, explores) if want else (-1, 0.0)
+            free = cap is None or cap.take(want, cost)
             room = free and level < 1  # at θ ≥ 1 the budget is spent, and nothing is escalated
             chance = 1.0 if above and free else share if room and counts else 0.0
-            track.append((level if room else math.inf, want and free, chance, explores and free, want and not free))
+            track.append(
+                (level if room else math.inf, want and free, chance, explores and free, want and not free, subset, cost)
+            )
             if counts and step:
                 # Only min_gain can hold θ down there; bounded, it spends at most 1/η samples once min_gain is lifted.
-                level = max(level + step * (want - budget), lowest)
+                level = max(level + step * (cost - budget), lowest)
         self.level = level
-        levels, escalate, probability, explored, capped = map(np.array, zip(*track, strict=True))
+        levels, escalate, probability, explored, capped, subsets, costs = map(np.array, zip(*track, strict=True))
+        self.spent += float(costs[escalate].sum())
         for name, added in zip(COUNTS, (counted, escalate, explored, capped), strict=True):
             setattr(self, name, getattr(self, name) + int(added.sum()))
-        thresholds = self._threshold_at(levels)
+        thresholds = self._threshold_at(levels, decision.subset)
         scored: dict[str, Any] = {name: getattr(decision, name) for name in DECISION}
         scored |= {"escalate": escalate, "threshold": float(thresholds[0]), "thresholds": thresholds}
+        if self.offers is not None:
+            scored["ask"] = self.offers.asked(np.where(escalate, subsets, -1))
         return ControlledDecision(**scored, probability=probability, explored=explored, capped=capped)
+
+    def _buyer(self, decision: Decision) -> Callable[[int, float, bool], tuple[int, float]]:
+        """The offer that an escalated sample takes at a level, and its share of the bytes; the largest to explore."""
+        if not isinstance(decision, PricedDecision) or self.offers is None:
+            return lambda row, level, explores: (-1, 1.0)  # noqa: ARG005
+        gain, everyone, cost = decision.gain, self.offers.everyone(decision.gain), self.offers.cost
+
+        def buy(row: int, level: float, explores: bool) -> tuple[int, float]:
+            chosen = int(everyone[row])
+            if not explores:
+                price = float(self._threshold_at(np.array([level]))[0])
+                chosen = int((gain[row] - price * cost).argmax())
+            return chosen, float(cost[chosen])
+
+        return buy
 
 
 def _check_step(step: float) -> float:
@@ -319,4 +394,6 @@ def _check_step(step: float) -> float:
 
 
 if TYPE_CHECKING:
+    from gainroute.routing.routers import ExpectedGainRouter
+
     DECIDERS: tuple[type[Decider], ...] = (Router, BudgetController)

@@ -76,13 +76,16 @@ class TokenBucket:
             self._earn(max(now - self._time, 0.0))
             self._time = now
 
-    def take(self, wanted: bool = True) -> bool:
-        """Count a sample and return whether it can be escalated; tokens are taken only if `wanted`."""
+    def take(self, wanted: bool = True, share: float = 1.0) -> bool:
+        """Count a sample and return whether it can be escalated; tokens are taken only if `wanted`.
+
+        Of bytes, a `share` is taken where only some of the parties are asked; there must be enough for all of them.
+        """
         if self.per == "sample":
             self._earn(1.0)
         is_open = self._tokens >= self.size
         if is_open and wanted:
-            self._tokens -= self.size
+            self._tokens -= self.size * (share if self.unit == "bytes" else 1.0)
         return is_open
 
     def state(self) -> dict[str, Any]:

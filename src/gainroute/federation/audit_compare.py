@@ -18,6 +18,7 @@ from gainroute.errors import DataError, SettingError
 from gainroute.federation.audit_trail import entries
 from gainroute.federation.coordinator.decision_log.engine import ReadConnection
 from gainroute.federation.coordinator.decision_log.store import reading
+from gainroute.federation.coordinator.outcome import asked_for_embedding, named_in
 
 __all__ = ["Comparison", "Message", "compare_audit"]
 
@@ -181,9 +182,14 @@ def _add_asked(messages: dict[tuple[str, int], Message], log: Path, party: str) 
         rows: Any = connection.execute("SELECT batch, round, time, samples, failed FROM asked ORDER BY number")
         for batch, round_, when, samples, failed in rows:
             first = min(first, when)
+            found = json.loads(failed) if failed else []
+            if isinstance(found, dict):  # the parties were asked for different samples
+                samples, found = found["samples"].get(party, 0), found["failed"]
+                if not samples and (batch, round_) not in messages:
+                    continue
             message = messages.setdefault((batch, round_), Message(batch, round_, when))
             message.time, message.asked = when, (message.asked or 0) + samples
-            message.failed = bool(failed) and (not party or party in json.loads(failed))
+            message.failed = bool(found) and (not party or party in found)
         _add_decided(messages, connection, party)
     return first
 
@@ -196,14 +202,17 @@ def _add_decided(messages: dict[tuple[str, int], Message], connection: ReadConne
     missing = {batch for (batch, _), message in messages.items() if message.asked is None}
     if not missing:
         return
-    query = (
-        "SELECT batch, count(*), sum(route = 'round2' OR route LIKE 'degraded:round2:%'), max(time), "
-        "sum(instr(route, ?) > 0), sum(route LIKE 'degraded:round2:%') "
-        "FROM decisions WHERE batch IS NOT NULL GROUP BY batch"
-    )
-    for batch, first, second, when, absent, failed in connection.execute(query, (f"absent:{party}",)):
+    found = dict[str, dict[Any, Any]]()
+    query = "SELECT batch, route, count(*), max(time) FROM decisions WHERE batch IS NOT NULL GROUP BY batch, route"
+    for batch, route, samples, when in connection.execute(query):
         if batch in missing:
-            for round_, samples, without in ((1, first, absent), (2, second, failed)):
-                message = messages.get((batch, round_))
-                if message is not None and message.asked is None and samples:
-                    message.time, message.asked, message.failed = when, samples, bool(without)
+            of = found.setdefault(batch, {"time": 0.0, 1: 0, 2: 0, "absent": False, "failed": False})
+            of["time"], of[1] = max(of["time"], when), of[1] + samples
+            of[2] += samples * asked_for_embedding(route, party)
+            of["absent"] |= ("absent", party) in named_in(route)
+            of["failed"] |= route.startswith("degraded:round2:")
+    for batch, of in found.items():
+        for round_, without in ((1, of["absent"]), (2, of["failed"])):
+            message = messages.get((batch, round_))
+            if message is not None and message.asked is None and of[round_]:
+                message.time, message.asked, message.failed = of["time"], of[round_], without

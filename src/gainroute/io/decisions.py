@@ -16,7 +16,7 @@ from gainroute.routing.types import Decision, LabelArray
 
 __all__ = ["COLUMNS", "check_columns", "decision_table", "save_decision"]
 
-COLUMNS = tuple(f.name for f in fields(Decision) if f.name != "local")
+COLUMNS = tuple(f.name for f in fields(Decision) if f.name not in ("local", "subset", "ask"))
 ALWAYS = ("escalate", "incomplete")
 
 

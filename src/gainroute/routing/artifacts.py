@@ -22,12 +22,14 @@ from safetensors.numpy import save as to_safetensors
 from gainroute._util.files import write_bytes
 from gainroute._util.registry import Registry
 from gainroute.errors import ArtifactError, ArtifactVersionError, NotAnArtifactError, SettingError
+from gainroute.routing.absent import check_subset
 from gainroute.routing.agreement import AgreementRouter
 from gainroute.routing.answer import FinalAnswer
 from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibrator, IdentityCalibrator, TemperatureCalibrator
 from gainroute.routing.certify import Guarantee
 from gainroute.routing.conformal import ConformalRouter
 from gainroute.routing.learned_gain import LearnedGainScore
+from gainroute.routing.offers import Offers
 from gainroute.routing.party_statistics import PartyStatistics
 from gainroute.routing.pipeline import Pipeline
 from gainroute.routing.pool import POOLS, LogLinearPool
@@ -54,6 +56,7 @@ READABLE = ("1", "2")
 MOST_PARTIES = 10_000
 # Settings that older files do not hold, with the values that routers of that time used.
 BEFORE = {"pooling": "mean", "blend": "none", "answer_by": "argmax"}
+SUBSET_SETTINGS = ("folds", "threshold", "kept_error", "lam", "eps")  # those in which a subset's router may differ
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -99,14 +102,47 @@ def save(router: Router, path: str | os.PathLike[str], *, provenance: Provenance
     """
     router._check_fitted()
     name, packages = _router_name(router)
+    tensors: Tensors = {}
+    kinds = _add_fitted(router, tensors)
+    made_with = router.provenance_ if provenance is None else provenance
+    metadata: dict[str, Any] = {
+        "router": name,
+        "settings": {key: _plain(key, value, packages) for key, value in router.settings().items()},
+        "parts": kinds,
+        "parties": router.n_parties_,
+        "classes": router.n_classes_,
+        "own_weak_prediction": router.own_weak_prediction_,
+        "models": dict(made_with.models),
+        "codec": made_with.codec,
+    } | ({"packages": packages} if packages else {})
+    if router.offers_ is not None:
+        _flatten("offers", router.offers_, tensors)
+    if router.subset_routers_:
+        metadata["subsets"] = [
+            {
+                "parties": list(subset),
+                "settings": {
+                    key: _plain(key, getattr(fitted, key), packages) for key in SUBSET_SETTINGS if hasattr(fitted, key)
+                },
+                "parts": _add_fitted(fitted, tensors, f"subset{number}."),
+            }
+            for number, (subset, fitted) in enumerate(router.subset_routers_.items())
+        ]
+    header = {"format": FORMAT, "version": str(VERSION), "metadata": json.dumps(metadata, sort_keys=True)}
+    contiguous = {name: np.array(t, order="C") for name, t in tensors.items()}  # ascontiguousarray would add an axis
+    write_bytes(path, to_safetensors(contiguous, metadata=header))
+
+
+def _add_fitted(router: Router, tensors: Tensors, prefix: str = "") -> dict[str, str]:
+    """Add everything fitted to the tensors, each name behind a prefix; returns the classes of the stages."""
     pipeline = router._pipeline
-    tensors: Tensors = {"threshold": np.array(router.threshold_), "confusion": router.confusion_}
-    tensors["tied_share"] = np.array(router.tied_share_)
-    _flatten("threshold_scores", router.threshold_scores_, tensors)
+    tensors[f"{prefix}threshold"], tensors[f"{prefix}confusion"] = np.array(router.threshold_), router.confusion_
+    tensors[f"{prefix}tied_share"] = np.array(router.tied_share_)
+    _flatten(f"{prefix}threshold_scores", router.threshold_scores_, tensors)
     if router.party_statistics_ is not None:
-        _flatten("party_statistics", router.party_statistics_, tensors)
+        _flatten(f"{prefix}party_statistics", router.party_statistics_, tensors)
     if router.guarantee_ is not None:
-        _flatten("guarantee", router.guarantee_, tensors)
+        _flatten(f"{prefix}guarantee", router.guarantee_, tensors)
     parts: dict[str, Any] = {
         "pool": pipeline.pool,
         "calibrator": pipeline.calibrate,
@@ -123,21 +159,8 @@ def save(router: Router, path: str | os.PathLike[str], *, provenance: Provenance
                 f"the fitted {part} is a {type(fitted).__name__}, which a file cannot hold; make it a frozen dataclass "
                 "of arrays and numbers, and list its class in fitted_types of the router or of the registered stage"
             )
-        kinds[part] = _flatten(part, fitted, tensors)
-    made_with = router.provenance_ if provenance is None else provenance
-    metadata = {
-        "router": name,
-        "settings": {key: _plain(key, value, packages) for key, value in router.settings().items()},
-        "parts": kinds,
-        "parties": router.n_parties_,
-        "classes": router.n_classes_,
-        "own_weak_prediction": router.own_weak_prediction_,
-        "models": dict(made_with.models),
-        "codec": made_with.codec,
-    } | ({"packages": packages} if packages else {})
-    header = {"format": FORMAT, "version": str(VERSION), "metadata": json.dumps(metadata, sort_keys=True)}
-    contiguous = {name: np.array(t, order="C") for name, t in tensors.items()}  # ascontiguousarray would add an axis
-    write_bytes(path, to_safetensors(contiguous, metadata=header))
+        kinds[part] = _flatten(f"{prefix}{part}", fitted, tensors)
+    return kinds
 
 
 def load(path: str | os.PathLike[str]) -> Router:
@@ -253,8 +276,6 @@ def _check_format(path: str | os.PathLike[str], header: dict[str, str]) -> None:
 
 def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
     settings, packages = metadata["settings"], metadata.get("packages", {})
-    if settings["threshold"] in ("inf", "-inf"):
-        settings["threshold"] = float(settings["threshold"])
     for key, registry in STAGES.items():
         value = settings.get(key)
         if isinstance(value, dict):
@@ -264,28 +285,51 @@ def _rebuild(metadata: dict[str, Any], tensors: Tensors) -> Router:
     name = metadata["router"]
     kind = OWN_ROUTERS[name] if name in OWN_ROUTERS else _find(ROUTERS, name, packages)
     known = inspect.signature(kind).parameters
-    router: Router = kind(**{key: value for key, value in BEFORE.items() if key in known} | settings)
+    settings = {key: value for key, value in BEFORE.items() if key in known} | settings
+    router = _refitted(kind, settings, metadata, tensors)
+    subsets = {}
+    for number, given in enumerate(metadata.get("subsets", [])):
+        subset = check_subset(given["parties"], router.n_parties_, proper=True)
+        own = metadata | {"parties": len(subset), "parts": given["parts"]}
+        subsets[subset] = _refitted(kind, settings | given["settings"], own, tensors, f"subset{number}.")
+    router.subset_routers_ = subsets
+    if "offers.member" in tensors:
+        router.offers_ = _unflatten("offers", Offers, tensors)
+    return router
+
+
+def _refitted(
+    kind: type[Router], settings: dict[str, Any], metadata: dict[str, Any], tensors: Tensors, prefix: str = ""
+) -> Router:
+    """A router with its settings and what `_add_fitted` wrote."""
+    if settings["threshold"] in ("inf", "-inf"):
+        settings = settings | {"threshold": float(settings["threshold"])}
+    router = kind(**settings)
     types = _fitted_types(router)
-    parts = {part: _unflatten(part, types[fitted], tensors) for part, fitted in metadata["parts"].items()}
+
+    def read(part: str, of: type[Any]) -> Any:
+        return _unflatten(f"{prefix}{part}", of, tensors)
+
+    parts = {part: read(part, types[fitted]) for part, fitted in metadata["parts"].items()}
     router._set(
         pipeline=Pipeline(
             pool=parts.get("pool", router.pool),
             calibrate=parts["calibrator"],
             score=parts.get("score", router.score),
-            answer=FinalAnswer(tensors["confusion"], parts.get("blend"), router.stages().utility),
+            answer=FinalAnswer(tensors[f"{prefix}confusion"], parts.get("blend"), router.stages().utility),
             pooled_only=router.pooled_only,
         ),
-        scores=_unflatten("threshold_scores", ThresholdScores, tensors),
+        scores=read("threshold_scores", ThresholdScores),
         parties=metadata["parties"],
         classes=metadata["classes"],
         own_weak_prediction=metadata["own_weak_prediction"],
         provenance=Provenance(metadata["models"], metadata["codec"]),
         party_statistics=(
-            _unflatten("party_statistics", PartyStatistics, tensors) if "party_statistics.samples" in tensors else None
+            read("party_statistics", PartyStatistics) if f"{prefix}party_statistics.samples" in tensors else None
         ),
-        threshold=float(tensors["threshold"]),
-        tied_share=float(tensors.get("tied_share", 0.0)),
-        guarantee=_unflatten("guarantee", Guarantee, tensors) if "guarantee.threshold" in tensors else None,
+        threshold=float(tensors[f"{prefix}threshold"]),
+        tied_share=float(tensors.get(f"{prefix}tied_share", 0.0)),
+        guarantee=read("guarantee", Guarantee) if f"{prefix}guarantee.threshold" in tensors else None,
     )
     return router
 
@@ -306,6 +350,13 @@ def _check_parts(router: Router) -> None:
         raise TypeError("the hashes of the models are not text")
     weak = router._labels.decode(np.zeros(1, dtype=np.int64)) if router.own_weak_prediction_ else None
     router.route(np.full((m, 1, k + router.extra_columns), 1 / k), weak_prediction=weak, checked=True)
+    for fitted in router.subset_routers_.values():
+        _check_parts(fitted)
+    if router.offers_ is not None:
+        n, s = router.offers_.gain.shape
+        shapes = {"member": (s, m), "share": (m,), "value": (s, k), "weight": (n,), "weak_right": (n,), "right": (n, s)}
+        if any(getattr(router.offers_, name).shape != shape for name, shape in shapes.items()):
+            raise ValueError("the offers do not fit the router")
 
 
 def _flatten(prefix: str, part: Any, tensors: Tensors) -> str:

@@ -11,7 +11,6 @@ price μ of a byte is set so that calibration samples spend the budget.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,14 +19,11 @@ import numpy as np
 
 from gainroute._util.arrays import shown
 from gainroute.errors import NotFittedError, SettingError, ShapeError
-from gainroute.routing.decide import ranks_among, scores_at_ranks
 from gainroute.routing.inputs import as_local_posteriors
 from gainroute.routing.labels import Labels
-from gainroute.routing.pipeline import Pipeline, cross_fit
-from gainroute.routing.reliability import estimate_confusion
+from gainroute.routing.offers import choose, out_of_fold_gains, price_for, subset_gains
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.samples import as_samples
-from gainroute.routing.score import gain_score
 from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, IntArray, LabelArray
 
 if TYPE_CHECKING:
@@ -167,13 +163,6 @@ class PartialEscalation:
             names.encode(subset_predictions[s], f"subset_predictions[{s}]", len(samples), missing=True) for s in subsets
         ]
 
-        def reliability(rows: IntArray | slice) -> FloatArray:
-            found = [
-                estimate_confusion(samples.labels[rows], a[rows], classes, samples.weight[rows], router.shrinkage)
-                for a in answers
-            ]
-            return np.stack([np.diagonal(matrix) for matrix in found])
-
         router.fit(
             local_posteriors,
             labels,
@@ -181,44 +170,17 @@ class PartialEscalation:
             weak_prediction=weak_prediction,
             check_class_order=check_class_order,
         )
-        self.subsets_, self.bytes_, self.reliability_ = subsets, costs, reliability(slice(None))
-        everything, draw = np.arange(len(samples)), np.random.default_rng(router.seed)
-
-        def gains(pipeline: Pipeline, rows: IntArray, trust: FloatArray) -> FloatArray:
-            part = samples.take(rows)
-            at = pipeline.round_one(part.local, part.weak_prediction)
-            return _gains(at.calibrated, trust, at.weak_prediction)
-
-        in_sample = gains(router._pipeline, everything, self.reliability_)
-        gain = np.empty_like(in_sample)
-        for held_out, fitted, _ in cross_fit(router.stages(), samples, router._pipeline):
-            kept = np.setdiff1d(everything, held_out)
-            trust, weight = reliability(kept), samples.weight[kept]
-            found, reference = gains(fitted, held_out, trust), gains(fitted, kept, trust)
-            for i in range(len(subsets)):  # gains of different fits are compared by rank, as in `fit_stages`
-                rank = ranks_among(reference[:, i], found[:, i], weight, draw)
-                gain[held_out, i] = scores_at_ranks(in_sample[:, i], rank, samples.weight)
-        self._calibration_gain = gain
+        self.subsets_, self.bytes_ = subsets, costs
+        self.reliability_, self._calibration_gain = out_of_fold_gains(
+            router.stages(), samples, router._pipeline, answers
+        )
         self.price_ = self.price_for(self.byte_budget)
         return self
 
     def price_for(self, byte_budget: float) -> float:
         """μ at which calibration samples spend no more than `byte_budget` bytes on average; 0 if they need less."""
         self._check_fitted()
-        if byte_budget == 0:
-            return math.inf
-
-        def spent(price: float) -> float:
-            _, cost = _choose(self._calibration_gain, self.bytes_, price)
-            return float(cost.mean())
-
-        if spent(0.0) <= byte_budget:
-            return 0.0
-        low, high = 0.0, float(1.0 / self.bytes_.min())  # a gain is at most 1: beyond this price nothing is asked for
-        for _ in range(100):
-            middle = (low + high) / 2
-            low, high = (middle, high) if spent(middle) > byte_budget else (low, middle)
-        return high
+        return price_for(self._calibration_gain, self.bytes_, byte_budget)
 
     def route(
         self, local_posteriors: Any, *, weak_prediction: ArrayLike | None = None, price: float | None = None
@@ -238,8 +200,8 @@ class PartialEscalation:
         column = Labels(self.router.n_classes_, self.router.classes).encode(
             decision.weak_prediction, "weak_prediction", missing=True
         )
-        gain = _gains(decision.calibrated, self.reliability_, column)
-        subset, cost = _choose(gain, self.bytes_, self.price_ if price is None else price)
+        gain = subset_gains(decision.calibrated, self.reliability_, column)
+        subset, cost = choose(gain, self.bytes_, self.price_ if price is None else price)
         member = np.array([[party in s for s in self.subsets_] for party in range(self.router.n_parties_)])
         return PartialDecision(
             subset=subset,
@@ -273,17 +235,3 @@ def _checked(
         if not subset or len(set(subset)) < len(subset) or not all(0 <= i < parties for i in subset):
             raise SettingError(f"subset {subset} is not a set of parties; distinct numbers from 0 to {parties - 1} are")
     return subsets, np.array([each[list(subset)].sum() for subset in subsets])
-
-
-def _gains(calibrated: FloatArray, reliability: FloatArray, weak_prediction: IntArray) -> FloatArray:
-    """Expected gain of every subset, (N, S)."""
-    return np.column_stack([gain_score(calibrated, value, weak_prediction) for value in reliability])
-
-
-def _choose(gain: FloatArray, cost: FloatArray, price: float) -> tuple[IntArray, FloatArray]:
-    """Choose the best subset per sample, or none (−1), and its bytes."""
-    net = gain - price * cost
-    best = net.argmax(axis=1)
-    worth = np.take_along_axis(net, best[:, None], axis=1)[:, 0] > 0
-    subset: IntArray = np.where(worth, best, -1)
-    return subset, np.where(worth, cost[best], 0.0)

@@ -16,7 +16,8 @@ import numpy as np
 from gainroute._util.arrays import shown
 from gainroute._util.parameters import Settings
 from gainroute._util.progress import Progress
-from gainroute.errors import InputError, NotFittedError, SettingError
+from gainroute.errors import InputError, SettingError
+from gainroute.routing.absent import answer_subsets, route_subsets
 from gainroute.routing.calibrate import identity_calibration
 from gainroute.routing.certify import Guarantee
 from gainroute.routing.decide import (
@@ -29,8 +30,8 @@ from gainroute.routing.decide import (
     check_rule,
     escalate,
     escalate_ties,
-    expected_rate,
 )
+from gainroute.routing.fitted import Fitted
 from gainroute.routing.inputs import as_local_posteriors, as_present, check_folds, check_fraction
 from gainroute.routing.labels import Labels, as_classes
 from gainroute.routing.party_statistics import PartyStatistics
@@ -53,7 +54,7 @@ from gainroute.routing.types import (
     RoundOne,
     Score,
     ThresholdScores,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 __all__ = ["Router"]
 
 
-class Router(Settings):
+class Router(Fitted, Settings):
     """Base of all routers.
 
     Parameters
@@ -107,6 +108,10 @@ class Router(Settings):
         versions.
     provenance_
         Hashes of the models, and the codec, it was calibrated with; empty if it was fitted on arrays alone.
+    subset_routers_
+        Routers for samples that lack parties, by the numbers of those present; see `gainroute.fit_subsets`.
+    offers_
+        What it is worth to ask some of the parties, for `gainroute.PartialRouter`; None if it was not fitted.
     fitted_types
         On the class: frozen dataclasses that a fitted score of it may be, so that `gainroute.load` can restore them.
     """
@@ -258,8 +263,9 @@ class Router(Settings):
         weak_prediction : (N,), optional
             Your own weak answer; needed if the router was fitted with one.
         present : (M, N) bool, optional
-            Who answered. A sample that lacks a party is pooled over the others, not escalated, and flagged in
-            `incomplete`; one that no party has gets the label −1 (None) and a posterior of NaN.
+            Who answered. A sample that lacks a party is routed by the router of those present, if `fit_subsets` fitted
+            one; else it is pooled over them, not escalated, and flagged in `incomplete`. One that no party has gets the
+            label −1 (None) and a posterior of NaN.
         checked
             True skips the check that rows are posteriors, for values that were checked when they arrived.
         turns
@@ -279,7 +285,10 @@ class Router(Settings):
         mask = as_present(present, local.shape[:2])
         score, at = self._pipeline.scored_round_one(local, weak, mask, checked=checked)
         incomplete = np.zeros(n, dtype=bool) if mask is None else np.logical_not(np.all(mask, axis=0))
-        return self._decision(score, at, incomplete, turns)
+        decision = self._decision(score, at, incomplete, turns)
+        if mask is None or not self.subset_routers_ or not incomplete.any():
+            return decision
+        return route_subsets(self, decision, local, weak_prediction, mask, turns)
 
     def _decision(self, score: FloatArray, at: RoundOne, incomplete: BoolArray, turns: Turns | None = None) -> Decision:
         escalated = escalate(score, self.threshold_)
@@ -309,6 +318,8 @@ class Router(Settings):
             no usable answer: the weak one stands.
         """
         self._check_fitted()
+        if decision.subset is not None or decision.ask is not None:
+            return answer_subsets(self, decision, strong)
         return self._pipeline.answer(decision, strong, self._labels)
 
     def strong_answers(self, decision: Decision, strong_posterior: ArrayLike) -> LabelArray:
@@ -323,41 +334,6 @@ class Router(Settings):
         """τ for another budget, computed from the same calibration scores by the same rule; without a guarantee."""
         self._check_fitted()
         return self.stages().threshold.find(self.threshold_scores_, budget)
-
-    @property
-    def confusion_(self) -> FloatArray:
-        """C[k, c] = P(strong answer c | truth k), (K, K)."""
-        self._check_fitted()
-        return self._pipeline.answer.confusion
-
-    @property
-    def reliability_(self) -> FloatArray:
-        """C[k, k] of the strong route, (K,)."""
-        return np.diagonal(self.confusion_).copy()
-
-    @property
-    def blends_(self) -> bool:
-        """Whether the strong answer takes Round 1 into account."""
-        self._check_fitted()
-        return self._pipeline.answer.blend is not None
-
-    @property
-    def calibrator_(self) -> Calibrator:
-        """The fitted calibrator, callable on (N, K)."""
-        self._check_fitted()
-        return self._pipeline.calibrate
-
-    @property
-    def expected_rate_(self) -> tuple[float, float, float]:
-        """Escalation rate to expect on new data, with its 95 % interval (rate, low, high)."""
-        self._check_fitted()
-        return expected_rate(self.threshold_scores_, self.threshold_, self.tied_share_)
-
-    @property
-    def guarantee_(self) -> Guarantee | None:
-        """What is promised at τ, and with which confidence; None if nothing is, or τ is not that of the fit."""
-        self._check_fitted()
-        return self._guarantee if self._guarantee and self._guarantee.threshold == self.threshold_ else None
 
     # ---- inside ---------------------------------------------------------------------------------
 
@@ -390,11 +366,5 @@ class Router(Settings):
         self.own_weak_prediction_ = own_weak_prediction
         self.provenance_ = provenance
         self.party_statistics_ = party_statistics
+        self.subset_routers_, self.offers_ = {}, None
         self.threshold_, self.tied_share_, self._guarantee = threshold, tied_share, guarantee
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "threshold_"):
-            raise NotFittedError(
-                f"this {type(self).__name__} is not fitted; call fit(local_posteriors, labels, strong_prediction) on "
-                "calibration data first, or gr.load a saved one"
-            )

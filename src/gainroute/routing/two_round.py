@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from gainroute.errors import PosteriorError, ShapeError
+from gainroute.errors import PosteriorError, SettingError, ShapeError
 from gainroute.routing.payload import embedding_bytes, round_trip, row_bytes
 from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray, IntArray, LabelArray
 
@@ -34,8 +34,12 @@ __all__ = [
     "predict_two_round_async",
     "round_one",
     "round_two",
+    "spread",
+    "whom_to_ask",
 ]
 
+# Embeddings of all parties → answers. An attribute `masked`, (embeddings, present (M,)) → answers, makes it accept
+# absent parties, whose embeddings are zeros, or have no columns.
 Fuse = Callable[[list[npt.NDArray[Any]]], ArrayLike]
 
 
@@ -124,6 +128,8 @@ def predict_two_round(
         One `Party` per view, in the order the router was fitted with.
     fuse
         The server's fusion model: a list of M arrays (E, dᵢ) of embeddings → (E, K) posteriors or (E,) predictions.
+        With a router for absent parties (`gainroute.fit_subsets`) it needs a method ``masked(embeddings, present)``,
+        in which `present` (M,) says whose embeddings to use.
     router
         A fitted router, or a `BudgetController` around one.
     ids
@@ -133,12 +139,13 @@ def predict_two_round(
     """
     sent = [np.asarray(party.posteriors(ids)) for party in parties]
     decision = round_one(router, sent)
-    wanted = _escalated_ids(decision, ids)
-    embeddings = [np.asarray(party.embeddings(wanted)) for party in parties] if wanted else []
+    ask, wanted = whom_to_ask(decision), _wanted_ids(decision, ids, len(parties))
+    embeddings = [np.asarray(party.embeddings(mine)) for party, mine in zip(parties, wanted, strict=True) if mine]
     if codec is not None:
         embeddings = [round_trip(embedding, codec) for embedding in embeddings]
-    answer = round_two(router, decision, embeddings, fuse)
-    return _prediction(decision, answer, sent, embeddings, codec)
+    embeddings = spread(embeddings, ask)
+    answer = round_two(router, decision, embeddings, fuse, ask)
+    return _prediction(decision, answer, sent, embeddings, codec, ask)
 
 
 async def predict_two_round_async(
@@ -147,10 +154,11 @@ async def predict_two_round_async(
     """`predict_two_round` with all parties asked concurrently."""
     sent = await _gather([party.posteriors(ids) for party in parties])
     decision = round_one(router, sent)
-    wanted = _escalated_ids(decision, ids)
-    embeddings = await _gather([party.embeddings(wanted) for party in parties]) if wanted else []
-    answer = round_two(router, decision, embeddings, fuse)
-    return _prediction(decision, answer, sent, embeddings)
+    ask, wanted = whom_to_ask(decision), _wanted_ids(decision, ids, len(parties))
+    asked = [party.embeddings(mine) for party, mine in zip(parties, wanted, strict=True) if mine]
+    embeddings = spread(await _gather(asked), ask)
+    answer = round_two(router, decision, embeddings, fuse, ask)
+    return _prediction(decision, answer, sent, embeddings, ask=ask)
 
 
 # ---- the pure steps ---------------------------------------------------------------------------------
@@ -187,8 +195,44 @@ def _stacked(posteriors: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return np.array(posteriors)
 
 
-def round_two(router: Decider, decision: Decision, embeddings: Sequence[npt.NDArray[Any]], fuse: Fuse) -> Answer:
-    """Fuse the embeddings of the escalated samples, and combine the answers of both routes."""
+def whom_to_ask(decision: Decision) -> BoolArray | None:
+    """Which parties to ask for the embeddings of the escalated samples, (M, E); None for all of them."""
+    if decision.ask is not None:
+        ask: BoolArray = decision.ask[:, decision.escalate]
+    elif decision.subset is not None:
+        ask = ~np.isnan(decision.local[:, decision.escalate, 0])
+    else:
+        return None
+    return None if ask.all() else ask
+
+
+def spread(embeddings: Sequence[npt.NDArray[Any]], ask: BoolArray | None) -> list[npt.NDArray[Any]]:
+    """Embeddings of the parties that were asked, each for its own samples, with a row for every escalated sample.
+
+    Where a party was not asked, the row is zero; one that was not asked at all has no columns.
+    """
+    if ask is None:
+        return list(embeddings)
+    given, found = iter(embeddings), []
+    for rows in ask:
+        sent = next(given) if rows.any() else np.empty((0, 0), np.float32)
+        whole = np.zeros((len(rows), *sent.shape[1:]), sent.dtype)
+        whole[rows] = sent
+        found.append(whole)
+    return found
+
+
+def round_two(
+    router: Decider,
+    decision: Decision,
+    embeddings: Sequence[npt.NDArray[Any]],
+    fuse: Fuse,
+    ask: BoolArray | None = None,
+) -> Answer:
+    """Fuse the embeddings of the escalated samples, and combine the answers of both routes.
+
+    `ask` says which parties were asked, (M, E), if not all; then `fuse` has to accept absent parties.
+    """
     escalated = int(decision.escalate.sum())
     if not escalated:
         return router.answer(decision, None)
@@ -198,7 +242,30 @@ def round_two(router: Decider, decision: Decision, embeddings: Sequence[npt.NDAr
                 f"party {i} sent embeddings of shape {e.shape} for {escalated} escalated samples; ({escalated}, d) is "
                 "needed"
             )
-    return router.answer(decision, fuse(list(embeddings)))
+    return router.answer(decision, fuse(list(embeddings)) if ask is None else _fuse_present(fuse, embeddings, ask))
+
+
+def _fuse_present(fuse: Fuse, embeddings: Sequence[npt.NDArray[Any]], ask: BoolArray) -> ArrayLike:
+    """Fuse samples of different parties: those of the same parties together."""
+    masked = getattr(fuse, "masked", None)
+    if masked is None:
+        raise SettingError(
+            "the fusion has no masked(embeddings, present), by which it would accept absent parties; use one that has, "
+            "or a router without subset_routers_"
+        )
+    sets, which = np.unique(ask, axis=1, return_inverse=True)
+    which = which.ravel()
+    parts: list[npt.NDArray[Any]] = []
+    for number, present in enumerate(sets.T):
+        part = [
+            e[which == number] if there else np.zeros_like(e[which == number])
+            for e, there in zip(embeddings, present, strict=True)
+        ]
+        parts.append(np.asarray(fuse(part) if present.all() else masked(part, present)))
+    answers = np.empty((len(which), *parts[0].shape[1:]), np.result_type(*parts))
+    for number, given in enumerate(parts):
+        answers[which == number] = given
+    return answers
 
 
 # ---- one small model, one big model -----------------------------------------------------------------
@@ -257,8 +324,10 @@ def _take(inputs: Any, rows: IntArray) -> Any:
     return inputs[rows]
 
 
-def _escalated_ids(decision: Decision, ids: Sequence[Any]) -> list[Any]:
-    return [ids[i] for i in np.flatnonzero(decision.escalate).tolist()]
+def _wanted_ids(decision: Decision, ids: Sequence[Any], parties: int) -> list[list[Any]]:
+    """Ids of the samples whose embeddings each party is asked for."""
+    rows, ask = np.flatnonzero(decision.escalate), whom_to_ask(decision)
+    return [[ids[i] for i in (rows if ask is None else rows[ask[party]]).tolist()] for party in range(parties)]
 
 
 async def _gather(calls: Sequence[Awaitable[ArrayLike]]) -> list[npt.NDArray[Any]]:
@@ -271,11 +340,12 @@ def _prediction(
     sent: Sequence[npt.NDArray[Any]],
     embeddings: Sequence[npt.NDArray[Any]],
     codec: str | None = None,
+    ask: BoolArray | None = None,
 ) -> Prediction:
     present = np.stack([~np.isnan(p).all(axis=-1) for p in sent])
     size = present.T @ np.array([row_bytes(p.shape[-1], p.dtype) for p in sent], dtype=np.int64)
-    if codec is None:
-        size[decision.escalate] += sum(row_bytes(e.shape[1], e.dtype) for e in embeddings)
-    else:
-        size[decision.escalate] += embedding_bytes([e.shape[1] for e in embeddings], codec)
+    each = [
+        row_bytes(e.shape[1], e.dtype) if codec is None else embedding_bytes([e.shape[1]], codec) for e in embeddings
+    ]
+    size[decision.escalate] += sum(each) if ask is None else np.array(each, dtype=np.int64) @ ask
     return Prediction(answer.prediction, answer.probabilities, answer.escalated, decision.score, size)

@@ -105,12 +105,17 @@ class Decision:
     pooled, calibrated : (N, K)
         The pooled posterior, and P(y = k | pooled) as the router estimates it.
     incomplete : (N,) bool
-        True where a party was absent. Such a sample is answered from the parties present and never escalated,
-        because the calibration does not apply to it.
+        True where a party was absent, and there is no router for those present (`gainroute.fit_subsets`). Such a
+        sample is answered from the parties present and never escalated, because the calibration does not apply to it.
     threshold
         τ at the time of the decision.
     local : (M, N, K)
-        What the parties sent, for a strong answer that takes it into account.
+        What the parties sent, for a strong answer that takes it into account; with `subset`, NaN where one is absent.
+    subset : (N,), optional
+        Which router decided: 0 that of all parties, i the i-th of `Router.subset_routers_`. None if all samples have
+        all parties, or there is no other router.
+    ask : (M, N) bool, optional
+        Which parties to ask for the embeddings of escalated samples; None for all that have the sample.
     """
 
     escalate: BoolArray
@@ -121,6 +126,8 @@ class Decision:
     incomplete: BoolArray
     threshold: float
     local: FloatArray
+    subset: IntArray | None = field(default=None, kw_only=True)
+    ask: BoolArray | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.escalate)

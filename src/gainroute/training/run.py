@@ -17,6 +17,7 @@ from gainroute._util.hashing import hash_text
 from gainroute._util.progress import Progress
 from gainroute.errors import ArtifactError, DataError, SettingError
 from gainroute.io.run_folder import SERVER, RunFolder
+from gainroute.routing.absent import FEWEST, calibrated_subsets, fit_subsets
 from gainroute.routing.artifacts import load, save
 from gainroute.routing.decide import BUDGET_REMEDY
 from gainroute.routing.inputs import check_fraction
@@ -221,12 +222,19 @@ def fit_router(
     seed: int,
     pooled_only: bool = False,
 ) -> ExpectedGainRouter:
-    """Calibrate the expected-gain router on answers of both routes."""
+    """Calibrate the expected-gain router on answers of both routes, for absent parties too if there are enough."""
     router = ExpectedGainRouter(budget, seed=seed, classes=classes, pooled_only=pooled_only)
     labels = np.array(classes)[answers.labels]
     # The columns are the run's own: a poor model is no sign of another order.
     router.fit(answers.local_posteriors, labels, strong_posterior=answers.strong_posterior, check_class_order=False)
-    return router
+    if pooled_only or len(answers) < FEWEST:
+        return router
+    known = answers.subset_predictions
+    wanted = [subset for subset in calibrated_subsets(len(answers.local_posteriors)) if subset in known]
+    by_subset = {subset: np.array(classes)[known[subset]] for subset in wanted}
+    # All encoders of a run have the same width: a party's embedding costs as much as another's.
+    each = [1.0] * len(answers.local_posteriors)
+    return fit_subsets(router, answers.local_posteriors, labels, by_subset, party_bytes=each) if by_subset else router
 
 
 def calibrate_run(

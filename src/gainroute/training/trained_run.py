@@ -149,11 +149,14 @@ class TrainedFusion:
         return predict(self._head, _tensors(embeddings), self._device)
 
     def masked(self, embeddings: Sequence[npt.ArrayLike], present: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Posteriors (N, K) of the masked head, even if all parties are present."""
+        """Posteriors (N, K) of the masked head, even if all parties are present; absent ones may be of any width."""
         mask = torch.from_numpy(np.asarray(present, dtype=bool))
         if mask.shape != (len(embeddings),) or not mask.any():
             raise ShapeError(f"present is {present!r}: one truth value per party, at least one of them true")
-        return predict(self._masked, _tensors(embeddings), self._device, mask)
+        given = _tensors(embeddings)
+        widths: Any = self._masked.dimensions
+        filled = [e if there else e.new_zeros(len(e), d) for e, there, d in zip(given, mask, widths, strict=True)]
+        return predict(self._masked, filled, self._device, mask)
 
 
 def _tensors(embeddings: Sequence[npt.ArrayLike]) -> list[torch.Tensor]:

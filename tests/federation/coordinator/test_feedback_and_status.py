@@ -218,7 +218,7 @@ def test_the_history_of_the_rate_covers_a_day_in_few_points():
     clock = [0.0]
     live = LiveStatistics(lambda: clock[0])
     outcome = SimpleNamespace(
-        route=["round1"] * 4, wanted=np.array([True, False, False, False]), label=np.zeros(4, int),
+        route=["round1"] * 4, wanted=np.array([True, False, False, False]), label=np.zeros(4, int), spent=None,
         deployment=SimpleNamespace(hash="a", point=SetPoint("budget", 0.3, 0.1)),
     )  # fmt: skip
     outcome = type("Four", (SimpleNamespace,), {"__len__": lambda self: 4})(**vars(outcome))

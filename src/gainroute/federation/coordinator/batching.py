@@ -46,6 +46,7 @@ from gainroute.federation.coordinator.rounds import (
 from gainroute.federation.coordinator.settings import BatchingSettings, RoundSettings
 from gainroute.federation.tracing import OpenSpan, current, note, span
 from gainroute.federation.tracing import batch as traced_batch
+from gainroute.routing.two_round import whom_to_ask
 from gainroute.routing.types import Decision
 
 __all__ = ["Batcher"]
@@ -251,7 +252,8 @@ class Batcher:
         escalate[refused] = False
         route = list(outcome.route)
         for row in refused:
-            route[row] = degraded(QUOTA)
+            _, _, reasons = route[row].partition(":")  # why it lacks parties, if it does
+            route[row] = degraded(*filter(None, [reasons, QUOTA]))
         return replace(decision, escalate=escalate), replace(outcome, wanted=escalate, route=route)
 
     async def _round_two(
@@ -263,16 +265,20 @@ class Batcher:
         async with self._second.turn(costs):
             if outcome.deployment.fusion.wants_embeddings:
                 ids = [outcome.ids[i] for i in rows.tolist()]
-                failed: Collection[str] = outcome.deployment.parties
+                names, ask = outcome.deployment.parties, whom_to_ask(decision)
+                counts = None if ask is None else dict(zip(names, ask.sum(axis=1).tolist(), strict=True))
+                failed: Collection[str] = names
                 try:
-                    replies = await ask_second(self._parties, outcome.deployment, ids, request_ids, left)
-                    # While one is missing, the others are not asked: they have no record of it.
-                    failed = [name for name in outcome.deployment.parties if name not in replies.values]
+                    replies = await ask_second(self._parties, outcome.deployment, ids, request_ids, left, ask)
+                    # While one is missing, the others are not asked for its samples: they have no record of it.
+                    failed = [name for name in names if name not in replies.values]
+                    if counts is not None:
+                        counts = {name: int(rows.sum()) for name, rows in replies.asked.items()}
                 finally:
-                    self._log.asked(outcome.batch, 2, len(ids), failed)
+                    self._log.asked(outcome.batch, 2, len(ids), failed, counts)
                 self._metrics.round(2, replies)
                 left = max(left - replies.seconds, 0.001)
-                if replies.failed:  # there is nothing to fuse
+                if not replies.values:  # there is nothing to fuse
                     return answer_second(outcome, decision, replies)
             loop = asyncio.get_running_loop()
             fused = loop.run_in_executor(self._fusing, answer_second, outcome, decision, replies)

@@ -20,6 +20,7 @@ from gainroute.control.token_bucket import TokenBucket
 from gainroute.errors import SettingError
 from gainroute.federation.coordinator.monitoring.statistics import RingBuffer
 from gainroute.federation.coordinator.settings import CapSettings, ControllerSettings
+from gainroute.routing.offers import spent_by
 from gainroute.routing.router import Router
 from gainroute.routing.types import Decision
 
@@ -71,13 +72,17 @@ class BudgetControl:
         sample_bytes: Callable[[], int | None],
         before: BudgetControl | None = None,
         slot: int = 0,
+        *,
+        partial: bool = False,
     ) -> None:
         self.identity, self.slot = identity, slot
         # A budget below `explore`, such as 0, must be possible at any time.
         explore = min(settings.explore, budget)
-        self.controller = BudgetController(router, budget, step=settings.step, explore=explore, seed=settings.seed)
+        self.controller = BudgetController(
+            router, budget, step=settings.step, explore=explore, seed=settings.seed, partial=partial
+        )
         self.history: ControlHistory = ControlHistory() if before is None else before.history
-        self._wanted = RingBuffer(WINDOW, np.bool_)
+        self._wanted = RingBuffer(WINDOW)  # 1 if escalated; with `partial`, the share of the bytes
         self._sample_bytes = sample_bytes
         self.cap = settings.cap
         self._to_attach = settings.cap
@@ -89,7 +94,7 @@ class BudgetControl:
             self._attach_cap(self._to_attach)
         before = self.controller.samples
         decided = self.controller.decide(decision)
-        wanted = decided.escalate
+        wanted = spent_by(self.controller.router, decided)
         if self.controller.samples - before < len(wanted):  # some were not counted
             wanted = wanted[~(decided.incomplete | np.isnan(decided.score))]
         self._wanted.extend(wanted)
@@ -97,7 +102,7 @@ class BudgetControl:
         return decided
 
     def rate(self) -> float | None:
-        """Share of the last 2,000 samples that were to be escalated; None before the first."""
+        """Share of the last 2,000 samples that were to be escalated, or of their bytes; None before the first."""
         last = self._wanted.last(WINDOW)
         return float(last.mean()) if len(last) else None
 
@@ -212,10 +217,11 @@ def control_together(control: BudgetControl | None, states: Iterable[dict[str, A
     own = [saved["state"] for saved in states if saved["artifact"] == control.identity]
     alike = [state for state in own if (state["budget"], state["step"]) == (held.budget, held.step)]
     samples, escalated = (sum(state[name] for state in alike) for name in ("samples", "escalated"))
+    spent = sum(state.get("spent", state["escalated"]) for state in alike)
     return {
         "slots": len(alike),
         "samples": samples,
         "escalated": escalated,
-        "rate": escalated / samples if samples else None,
+        "rate": spent / samples if samples else None,
         "bound": min(1.0, len(alike) * held.bound(samples)) if samples else 1.0,
     }

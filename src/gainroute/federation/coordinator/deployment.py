@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +18,7 @@ from gainroute.federation.coordinator.masked import MaskedPool, router_differenc
 from gainroute.federation.coordinator.strong_source import StrongSource
 from gainroute.federation.pki.signatures import Trust, verified
 from gainroute.io.run_folder import SERVER
+from gainroute.routing.absent import with_thresholds
 from gainroute.routing.artifacts import load
 from gainroute.routing.certify import Guarantee
 from gainroute.routing.decide import BUDGET_REMEDY
@@ -61,6 +61,7 @@ class Deployment:
     # Floor under τ while the drift monitor finds that collaboration hurts; with `control`, the floor is there.
     protection: float | None = None
     masked: MaskedPool | None = None  # if Round 1 is masked
+    partial: bool = False  # whether only the parties that are worth their bytes are asked; τ is then a price
 
     @property
     def name(self) -> str:
@@ -96,7 +97,7 @@ class Deployment:
     def at_budget(self, budget: Any) -> Deployment:
         """The same deployment with τ for another budget."""
         share = check_fraction(budget, "budget", BUDGET_REMEDY)
-        return self._at(SetPoint("budget", share, self.router.threshold_for(share)))
+        return self._at(SetPoint("budget", share, self._threshold_for(share)))
 
     def at_threshold(self, threshold: Any) -> Deployment:
         """The same deployment with τ given; the router's `min_gain` remains a floor under it."""
@@ -105,13 +106,38 @@ class Deployment:
         floor = self.router.min_gain
         return self._at(SetPoint("threshold", None, float(max(threshold, -math.inf if floor is None else floor))))
 
+    def _threshold_for(self, budget: float) -> float:
+        """τ for a budget: of samples or, with `partial`, of bytes."""
+        offers, floor = self.router.offers_, self.router.min_gain
+        if not self.partial or offers is None:
+            return self.router.threshold_for(budget)
+        return max(offers.price_for(budget), -math.inf if floor is None else floor)
+
+    def with_partial(self) -> Deployment:
+        """The same deployment, but an escalated sample goes only to the parties that are worth their bytes."""
+        if self.router.offers_ is None or self.masked is not None:
+            why = "does not know what asking some of the parties is worth"
+            raise HandshakeError(
+                f"{self.path} does not fit: router.partial is true, and "
+                + (f"the router {why}; fit it with gr.fit_subsets(…, party_bytes=…), or train the run again"
+                   if self.masked is None else "Round 1 is masked, which leaves nothing to choose by")
+            )  # fmt: skip
+        changed, share = replace(self, partial=True), self.router.budget
+        return changed._at(SetPoint("artifact", share, changed._threshold_for(share)))
+
     def _at(self, point: SetPoint) -> Deployment:
-        # A copy: batches in flight keep the threshold they started with.
-        router = copy.copy(self.router)
-        router.threshold_ = max(point.threshold, -math.inf if self.protection is None else self.protection)
-        if router.threshold_ != self.router.threshold_:
-            router.tied_share_ = 0.0  # it belongs to the τ of the fit
-        return replace(self, router=router, point=point, control=None)
+        floor = -math.inf if self.protection is None else self.protection
+
+        def threshold(of: Router) -> float:
+            if of is self.router or point.kind == "threshold" or self.partial:
+                return max(point.threshold, floor)
+            # Of a subset: its own quantile, so that the rate is the same whoever is present.
+            rule, share = of.stages().threshold, of.budget if point.budget is None else point.budget
+            find = rule.find if point.kind == "budget" else rule.first
+            return max(find(of.threshold_scores_, share), floor)
+
+        # A copy: batches in flight keep the thresholds they started with.
+        return replace(self, router=with_thresholds(self.router, threshold), point=point, control=None)
 
     def with_masked_pool(self, *, smaller_roster: bool) -> Deployment:
         """The same deployment with a masked Round 1; `smaller_roster` asks the others while a party is absent."""
@@ -130,7 +156,7 @@ class Deployment:
     @property
     def guarantee(self) -> Guarantee | None:
         """What was certified for the threshold in force; None for any other, and where a controller moves it."""
-        return self.router.guarantee_ if self.control is None else None
+        return self.router.guarantee_ if self.control is None and not self.partial else None
 
     @property
     def floor(self) -> float | None:
@@ -162,6 +188,11 @@ def load_deployment(
         differences.append(f"it was fitted with {router.n_parties_} parties, the route table has {len(parties)}")
     if fusion.wants_embeddings and not provenance.codec:
         differences.append("its provenance names no codec; embeddings need one")
+    if router.subset_routers_ and not fusion.accepts_absent:
+        differences.append(
+            f"it is calibrated for absent parties, and {fusion.source} needs all of them: give the fusion an attribute "
+            "`masked`, a function of embeddings and of who is present"
+        )
     if router.own_weak_prediction_:
         differences.append("it was fitted with a weak prediction of your own, which no party sends")
     expected = provenance.models.get(SERVER)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from gainroute.federation.coordinator.budget_control import control_status
 from gainroute.federation.coordinator.monitoring.drift import ALARMS
 from gainroute.federation.coordinator.monitoring.statistics import LiveStatistics
-from gainroute.federation.coordinator.outcome import Outcome, degraded_reasons
+from gainroute.federation.coordinator.outcome import Outcome, degraded_reasons, round_of
 from gainroute.federation.coordinator.rounds import Replies
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Metrics:
         self._escalations.inc(int(outcome.wanted.sum()))
         for route, count in Count(outcome.route).items():
             reasons = degraded_reasons(route)
-            self._samples["degraded" if reasons else route,].inc(count)
+            self._samples["degraded" if reasons else round_of(route),].inc(count)
             for reason in reasons:
                 self._degraded.labels(reason).inc(count)
 

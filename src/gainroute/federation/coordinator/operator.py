@@ -272,6 +272,7 @@ class Operator:
             deployment.router, deployment.hash, budget, settings,
             sample_bytes=lambda: self.sample_bytes(deployment), before=None if old is None else old.control,
             slot=self._log.adopted,
+            partial=deployment.partial,
         )  # fmt: skip
         log.info("the budget controller of router %s starts with budget %g", deployment.name, budget)
         return replace(deployment, control=control).protected(floor)
@@ -283,6 +284,8 @@ class Operator:
         if self._settings.privacy.round1 == "masked":
             smaller = self._settings.rounds.on_missing_party == "smaller-roster"
             deployment = deployment.with_masked_pool(smaller_roster=smaller)
+        if self._settings.router.partial:
+            deployment = deployment.with_partial()
         if deployment.hash != spec["hash"]:
             raise HandshakeError(
                 f"{path} has changed since it was put into use (its hash is {deployment.hash}, it was {spec['hash']}); "

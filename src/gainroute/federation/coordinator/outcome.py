@@ -14,7 +14,10 @@ from gainroute.routing.types import BoolArray, FloatArray, IntArray
 if TYPE_CHECKING:
     from gainroute.federation.coordinator.deployment import Deployment
 
-__all__ = ["ROUND1", "ROUND2", "UNKNOWN", "Outcome", "degraded", "degraded_reasons", "unlogged"]
+__all__ = [
+    "ROUND1", "ROUND2", "UNKNOWN", "Outcome", "asked_for_embedding", "degraded", "degraded_reasons", "named_in",
+    "round_of", "routed_without", "unlogged",
+]  # fmt: skip
 
 Float32 = npt.NDArray[np.float32]
 
@@ -35,6 +38,52 @@ def degraded(*reasons: str) -> str:
     return DEGRADED + "+".join(reasons)
 
 
+def routed_without(round_: str, *reasons: str) -> str:
+    """Name the route of a sample that lacks parties, and was routed by the calibration for those present.
+
+    Or, in Round 2, of one for which only some parties were asked: `asked:a,c`.
+
+    Examples
+    --------
+    >>> routed_without(ROUND2, "absent:b"), round_of("round2:absent:b"), round_of("round1")
+    ('round2:absent:b', 'round2', 'round1')
+    """
+    return f"{round_}:{'+'.join(reasons)}"
+
+
+def round_of(route: str) -> str:
+    """What a route is without its reasons: `round1`, `round2`, `degraded` or `unknown`."""
+    return route.partition(":")[0]
+
+
+def named_in(route: str) -> list[tuple[str, str]]:
+    """Parties that a route names, each with the kind of reason.
+
+    Examples
+    --------
+    >>> named_in("round2:absent:b+missing:c,d")
+    [('absent', 'b'), ('missing', 'c'), ('missing', 'd')]
+    """
+    pairs = (reason.rpartition(":") for reason in route.partition(":")[2].split("+"))
+    return [(kind, name) for kind, _, names in pairs for name in names.split(",") if kind]
+
+
+def asked_for_embedding(route: str, party: str) -> bool:
+    """Whether a party was asked for the embedding of a sample, by its route.
+
+    Examples
+    --------
+    >>> [asked_for_embedding(route, "b") for route in ("round1", "round2", "round2:absent:b", "round2:asked:a,c")]
+    [False, True, False, False]
+    """
+    if round_of(route) != ROUND2:
+        return route.startswith(f"{DEGRADED}{ROUND2}:")
+    named = named_in(route)
+    if any(kind == "asked" for kind, _ in named):
+        return ("asked", party) in named
+    return not {("absent", party), ("missing", party)} & set(named)
+
+
 def degraded_reasons(route: str) -> set[str]:
     """Kinds of reasons of a degraded route; empty for any other route.
 
@@ -52,7 +101,8 @@ def unlogged(route: str) -> str:
     """Mark a route whose row could not be written."""
     if route.startswith(DEGRADED):
         return f"{route}+unlogged"
-    return degraded(UNKNOWN, "unlogged") if route == UNKNOWN else degraded("unlogged")
+    _, _, reasons = route.partition(":")
+    return degraded(*filter(None, [UNKNOWN if route == UNKNOWN else reasons, "unlogged"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +117,9 @@ class Outcome:
     escalated: BoolArray  # (N,) where the strong route answered
     wanted: BoolArray  # (N,) where the router asked for Round 2, even if it failed
     score: FloatArray  # (N,) NaN where there is none
-    route: list[str]  # N of `round1`, `round2`, `degraded:<reasons>`, `unknown`
+    route: list[
+        str
+    ]  # N of `round1`, `round2` (each with `:<reasons>` if parties lack), `degraded:<reasons>`, `unknown`
     weak: IntArray  # (N,) predictions of both routes
     strong: IntArray
     local: npt.NDArray[Any]  # (M, N, K′) local posteriors; NaN where a party lacks the sample; M = 0 if masked
@@ -79,9 +131,19 @@ class Outcome:
     # (N,) where it was escalated at random, and where only the cap prevented it. None where that is impossible.
     explored: BoolArray | None = None
     capped: BoolArray | None = None
+    # (N,) share of the bytes of asking every party for the sample; None where all are asked.
+    spent: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def complete(self) -> BoolArray:
+        """Where every party has the sample, (N,); everywhere if Round 1 is masked."""
+        found: BoolArray = (
+            ~np.isnan(self.local[:, :, 0]).any(axis=0) if len(self.local) else np.ones(len(self), dtype=bool)
+        )
+        return found
 
     def part(self, rows: slice) -> Outcome:
         """The outcome of some of the samples."""

@@ -150,6 +150,15 @@ class PartyLinks:
         """Names in the order of the route table."""
         return tuple(self.links)
 
+    def missing(self, name: str, deployment: Deployment, round_: int) -> PartyUnavailableError | None:
+        """Why a party cannot be asked in a round; None if it can."""
+        link = self.links[name]
+        if deployment.hash not in link.dimensions:
+            return PartyUnavailableError(name, link.error or "no handshake yet")
+        if link.circuits[round_].state != "closed":
+            return PartyUnavailableError(name, link.circuits[round_].reason)
+        return None
+
     def class_names(self, deployment: Deployment) -> tuple[str, ...]:
         """Names of the classes: the router's, else those of the parties, else the column numbers."""
         if deployment.class_names:
@@ -293,6 +302,9 @@ def _check_fusion(deployment: Deployment, lengths: Sequence[int]) -> None:
     probe = [rng.normal(size=(2, n)).astype(np.float32) for n in lengths]
     try:
         given = np.asarray(fusion.fuse(probe))
+        if deployment.router.subset_routers_ and len(lengths) > 1:
+            first = np.arange(len(lengths)) == 0
+            np.asarray(fusion.fuse.masked(probe, first))  # type: ignore[attr-defined] # checked when it was loaded
     except (GainrouteError, RuntimeError, ValueError, TypeError, IndexError) as error:
         raise HandshakeError(
             f"the fusion {fusion.source} does not take embeddings of lengths {list(lengths)} ({error}), which the "

@@ -117,6 +117,9 @@ class RouterSettings:
     budget: float | None = None
     folder: Path | None = None  # admin calls name files in it, and no others; by default that of the artifact
     max_file_bytes: int = 2**30  # largest file that an admin call may name
+    # Whether an escalated sample goes only to the parties whose embeddings are worth their bytes. The budget is then a
+    # share of bytes: those of Round 2, compared with asking every party for every sample.
+    partial: bool = False
 
     def __post_init__(self) -> None:
         _share(self.budget, "router: budget", "0.2")
@@ -129,7 +132,8 @@ class FusionSettings:
 
     run: Path | None = None  # the `server` folder of a trained run (needs torch)
     # "package.module:make_fusion": called without arguments, it returns the fusion, a function from the list of M
-    # embeddings (E, dᵢ) to (E, K) posteriors or (E,) predictions.
+    # embeddings (E, dᵢ) to (E, K) posteriors or (E,) predictions. For a router with subsets it needs an attribute
+    # `masked`, a function of embeddings and of which parties are present, (M,), to the same.
     factory: str | None = None
     # Precomputed strong posteriors by id: .npz with `ids` (N,) and `strong_posterior` (N, K), or Parquet with the
     # columns id and strong_posterior. Parties are not asked for embeddings.
@@ -191,7 +195,8 @@ class RoundSettings:
 
     one_seconds: float = 2.0  # deadline of Round 1
     two_seconds: float = 10.0
-    # "refuse": 503 that names the party. "pool": pool the others, escalate nothing, and mark the answer as degraded.
+    # "refuse": 503 that names the party. "pool": answer from the others. If the router is calibrated for them, it
+    # routes the sample; else that is pooled, not escalated, and marked as degraded.
     # "smaller-roster": the same with a masked Round 1, for samples that are not asked for with another roster as well.
     on_missing_party: Literal["refuse", "pool", "smaller-roster"] = "refuse"
     health_seconds: float = 5.0  # interval of the health checks

@@ -40,13 +40,18 @@ class StrongSource:
     lookup: Lookup | None = None
 
     @property
+    def accepts_absent(self) -> bool:
+        """Whether it answers without some of the parties' embeddings."""
+        return self.lookup is not None or callable(getattr(self.fuse, "masked", None))
+
+    @property
     def wants_embeddings(self) -> bool:
         """Whether parties are asked for embeddings at all."""
         return self.lookup is None
 
 
 def from_function(fuse: Fuse, source: str = "a function") -> StrongSource:
-    """Wrap a fusion; its attribute `hash`, if there is one, identifies it."""
+    """Wrap a fusion; its attribute `hash`, if there is one, identifies it, and `masked` accepts absent parties."""
     identity = getattr(fuse, "hash", None)
     return StrongSource(fuse, source, identity if isinstance(identity, str) else None)
 

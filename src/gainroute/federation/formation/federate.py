@@ -28,6 +28,7 @@ from gainroute.federation.formation.tasks import CHUNK_BYTES, Array
 from gainroute.federation.transport.base import PartyConnection, PartyRefusedError, connect
 from gainroute.io.run_folder import SERVER, RunFolder
 from gainroute.io.tables import read_table
+from gainroute.routing.absent import calibrated_subsets
 from gainroute.routing.artifacts import load
 from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.training.answer import answer_subsets
@@ -296,9 +297,13 @@ class Formation(FormationRun):
                 strong = fusion(embeddings)
                 answered[part] = posteriors, strong, embeddings
                 size = max(1, CHUNK_BYTES // (4 * posteriors.shape[2] * (len(connections) + 1)))
+                by_subset = answer_subsets(fusion, embeddings) if part == "calibration" else {}
+                wanted = [by_subset[s] for s in calibrated_subsets(len(connections)) if s in by_subset]
+                more = [np.stack(wanted)] if wanted else []
                 for at in range(0, len(rows), size):
                     piece = slice(at, at + size)
-                    await holder.call("answers", {"part": part}, [rows[piece], posteriors[:, piece], strong[piece]])
+                    sent_now = [rows[piece], posteriors[:, piece], strong[piece], *(a[:, piece] for a in more)]
+                    await holder.call("answers", {"part": part}, sent_now)
         integers = self._state["done"]["split"]["integer_labels"]
         options = {"models": models, "class_names": self._class_names, "integer_labels": integers}
         results, (router,) = await holder.call("calibrate", options)

@@ -11,6 +11,7 @@ import numpy as np
 from gainroute.errors import InputError
 from gainroute.federation.formation.plan import FormationPlan
 from gainroute.federation.formation.tasks import Array
+from gainroute.routing.absent import calibrated_subsets
 from gainroute.routing.artifacts import save
 from gainroute.routing.types import IntArray, Provenance
 from gainroute.training.prepare import encode_labels, given_labels
@@ -27,17 +28,25 @@ class HeldOutAnswers:
         self._parts: dict[str, list[list[Array]]] = {}
 
     def receive(self, part: str, arrays: list[Array]) -> None:
-        """Keep the answers for some rows of the aligned samples: rows, local posteriors, strong posteriors."""
-        rows, local, strong = arrays
-        if not len(rows) == local.shape[1] == len(strong):
-            raise InputError(f"answers of {local.shape[1]} and {len(strong)} samples for {len(rows)} rows")
+        """Keep the answers for some rows of the aligned samples: rows, local posteriors, strong posteriors.
+
+        After these, of the calibration part, the masked head's answers for `calibrated_subsets`, (S, N).
+        """
+        rows, local, strong, *by_subset = arrays
+        counts = [local.shape[1], len(strong), *(answers.shape[-1] for answers in by_subset)]
+        if any(count != len(rows) for count in counts):
+            raise InputError(f"answers of {', '.join(map(str, counts))} samples for {len(rows)} rows")
+        if by_subset and len(by_subset[0]) != len(calibrated_subsets(len(local))):
+            raise InputError(f"answers of {len(by_subset[0])} subsets of {len(local)} parties")
         self._parts.setdefault(part, []).append(arrays)
 
     def _take(self, part: str, ids: Array, codes: IntArray) -> RouteAnswers:
-        rows, local, strong = zip(*self._parts.pop(part), strict=True)
+        rows, local, strong, *by_subset = zip(*self._parts.pop(part), strict=True)
         chosen = np.concatenate(rows)
+        subsets = calibrated_subsets(len(local[0])) if by_subset else []
+        found = dict(zip(subsets, np.concatenate(by_subset[0], axis=1), strict=True)) if by_subset else {}
         return RouteAnswers.from_posteriors(
-            ids[chosen], codes[chosen], np.concatenate(local, axis=1), np.concatenate(strong)
+            ids[chosen], codes[chosen], np.concatenate(local, axis=1), np.concatenate(strong), found
         )
 
     def fit_router(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 from fastapi import APIRouter, Query
@@ -28,8 +28,10 @@ from gainroute.federation.coordinator.decision_log.store import get_state, lates
 from gainroute.federation.coordinator.deployment import Deployment
 from gainroute.federation.coordinator.errors import BadRequestError, ConflictError, ForbiddenError, NotFoundError
 from gainroute.federation.coordinator.monitoring.statistics import HISTORY_SECONDS
-from gainroute.federation.coordinator.outcome import ROUND2
+from gainroute.federation.coordinator.outcome import ROUND2, round_of
 from gainroute.federation.coordinator.tokens import Grant
+from gainroute.routing.decide import rate_interval
+from gainroute.routing.offers import Offers, score_of, subset_gains
 from gainroute.routing.pooled_only import route_pooled
 from gainroute.routing.routers import ExpectedGainRouter
 
@@ -123,9 +125,15 @@ def status_routes(coordinator: Coordinator) -> APIRouter:
 
 def operating_json(deployment: Deployment) -> dict[str, Any]:
     """The operating point, and the rate and accuracy expected from calibration."""
-    rate, low, high = deployment.router.expected_rate_
-    _, accuracy = expected_at(deployment.router.threshold_scores_, deployment.router.threshold_)
+    router = deployment.router
+    if deployment.partial and router.offers_ is not None:
+        rate, accuracy = router.offers_.expected(router.threshold_)
+        low, high = rate_interval(rate * len(router.offers_.gain), len(router.offers_.gain))
+    else:
+        rate, low, high = router.expected_rate_
+        _, accuracy = expected_at(router.threshold_scores_, router.threshold_)
     return deployment.point.as_json() | {
+        "budget_of": "bytes" if deployment.partial else "samples",
         "expected_rate": rate,
         "expected_rate_low": low,
         "expected_rate_high": high,
@@ -200,6 +208,7 @@ def status_json(coordinator: Coordinator, *, named: bool = True) -> dict[str, An
         ],
         "certificates": {} if coordinator.certificates is None else dict(coordinator.certificates()),
         "degraded": {"samples": live.degraded, "by_reason": dict(live.reasons), "unknown": live.unknown},
+        "without_a_party": dict(live.without),
         "queue": {"samples": coordinator.batcher.in_flight, "limit": settings.batching.max_queued},
         "log": {
             "path": str(coordinator.log.place),
@@ -208,6 +217,7 @@ def status_json(coordinator: Coordinator, *, named: bool = True) -> dict[str, An
             "error": coordinator.log.error,
         },
         "policy": {
+            "partial": deployment.partial,
             "on_missing_party": settings.rounds.on_missing_party,
             "on_log_failure": settings.log.on_failure,
             "round1": settings.privacy.round1,
@@ -267,13 +277,15 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
         "pooled": None if pooled is None else pooled[0],
         "strong": None if strong is None else strong[0],
     }
+    fitted = router if present.all() else router.subset_routers_.get(tuple(np.flatnonzero(present).tolist()))
     columns |= dict.fromkeys(("calibrated", "reliability", "contribution"))
     if masked and present.all():
         columns["calibrated"] = route_pooled(router, local).calibrated[0]
-    elif present.all():
-        columns["calibrated"] = router.route(local[:, None]).calibrated[0]
-        if isinstance(router, ExpectedGainRouter):
-            explained = router.explain(local)
+    elif fitted is not None:
+        there = local[present]
+        columns["calibrated"] = fitted.route(there[:, None]).calibrated[0]
+        if isinstance(fitted, ExpectedGainRouter):
+            explained = fitted.explain(there)
             columns |= {"reliability": explained.reliability, "contribution": explained.contribution}
     names = coordinator.parties.class_names(deployment)
     classes = [
@@ -289,9 +301,15 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
         }
         for k, name in enumerate(names)
     ]
+    offers = []
+    if deployment.partial and fitted is not None and router.offers_ is not None and columns["calibrated"] is not None:
+        offers = _offers(deployment, router.offers_, row, columns["calibrated"], present)
     note = ""
     if masked:
         note = "Round 1 was masked: what the parties answered is not known, only the pooled posterior"
+    elif not present.all() and fitted is not None:
+        lacking = ", ".join(name for name, there in zip(deployment.parties, present, strict=True) if not there)
+        note = f"without {lacking}: it was routed by the calibration for the other parties, and fused over them"
     elif not present.all():
         note = "a party did not have the sample, so that calibration does not apply and it was not escalated"
     elif columns["contribution"] is None:
@@ -299,6 +317,29 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
     return _decision(row, names) | {
         "kind": type(router).__name__,
         "note": note,
-        "answered_by": "strong" if row["route"] == ROUND2 else "weak",
+        "answered_by": "strong" if round_of(row["route"]) == ROUND2 else "weak",
         "classes": classes,
+        "offers": offers,
     }
+
+
+def _offers(
+    deployment: Deployment, offers: Offers, row: dict[str, Any], calibrated: Any, present: Any
+) -> list[dict[str, Any]]:
+    """What asking each subset of the parties present was expected to gain, and to cost, the best first."""
+    utility = score_of(cast("ExpectedGainRouter", deployment.router)).utility
+    weak = np.array([row["weak_prediction"]])
+    gain = subset_gains(np.asarray(calibrated)[None], offers.value, weak, utility)[0]
+    price = min(float(row["threshold"]), 1e9)  # infinite where the budget was spent
+    found = [
+        {
+            "parties": [name for name, there in zip(deployment.parties, member, strict=True) if there],
+            "gain": float(of),
+            "bytes_share": float(cost),
+            "gain_per_byte": float(of / cost),
+            "net": float(of - price * cost),
+        }
+        for member, of, cost in zip(offers.member, gain, offers.cost, strict=True)
+        if not (member & ~present).any()
+    ]
+    return sorted(found, key=lambda offer: -offer["net"])

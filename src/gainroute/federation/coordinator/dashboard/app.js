@@ -102,10 +102,10 @@ function show(status) {
   text($("model"), `· model ${status.model}`);
   text($("infer-path"), `/v2/models/${status.model}/infer`);
   text($("rate"), now.samples < ENOUGH ? "–" : percent(now.rate));
-  text($("rate-budget"), point.budget === null ? `set by a threshold of ${points(point.threshold)}` : `budget: at most ${short(point.budget)}`);
+  text($("rate-budget"), point.budget === null ? `set by a threshold of ${points(point.threshold)}` : `budget: at most ${short(point.budget)}${point.budget_of === "bytes" ? " of the bytes of Round 2" : ""}`);
   text($("rate-verdict"), now.samples < ENOUGH ? few(now.samples) : verdict(now, status));
   const which = now.changed ? "since the budget was changed" : "the last ones";
-  text($("live-about"), `Solid: escalated of ${many(now.samples, "sample")} (${which}). Dashed: the budget.`);
+  text($("live-about"), `Solid: ${point.budget_of === "bytes" ? "bytes of Round 2, as a share of asking every party for all" : "escalated"} of ${many(now.samples, "sample")} (${which}). Dashed: the budget.`);
   showBytes(status.bytes);
   showLatency(status.latency_ms);
   showAccuracy(status.feedback, point);
@@ -315,7 +315,7 @@ function alerts() {
     const log = "free space on its disk, or correct [log] path; it recovers by itself.";
     found.push(["ready", "Requests are refused now.", why, `What to do: ${down.length ? remedy(down) : status.log.ok ? "wait, or ask another coordinator." : log}`]);
   } else if (down.length) {
-    found.push(["some", "A party is missing.", "Answers are pooled over the parties present, without escalation, and marked as degraded.", `What to do: ${remedy(down)}`]);
+    found.push(["some", "A party is missing.", "Answers come from the parties present: routed where the router is calibrated for them, else pooled, without escalation, and marked as degraded.", `What to do: ${remedy(down)}`]);
   }
   if (status && page.lost === null) found.push(...alarmBanners(status));
   const make = () => el("p", { class: "banner bad" }, el("strong"), " ", el("span"), el("span", { class: "todo" }));

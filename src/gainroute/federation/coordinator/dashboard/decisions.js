@@ -8,6 +8,11 @@ function route(decision) {
   if (decision.route === "round1") return ["kept", "route"];
   if (decision.route === "round2") return [decision.explored ? "explored" : "escalated", "route two"];
   if (decision.route === "unknown") return ["no party has it", "route odd"];
+  const [round, ...why] = decision.route.split(":");
+  if (round === "round1" || round === "round2") {
+    const [says, kind] = route({ ...decision, route: round });
+    return [`${says} (${why.join(": ").replaceAll("+", ", ")})`, kind];
+  }
   return [decision.route.replace("degraded:", "degraded: ").replaceAll("+", ", "), "route odd"];
 }
 
@@ -95,6 +100,11 @@ function explained(d) {
     else add(d.score > limit ? "So it was escalated." : "So the weak answer was kept.");
   }
   if (d.route !== "round1" && d.route !== "round2") add(bold(`Marked: ${route(d)[0]}.`));
+  if (d.offers.length) {
+    const [best] = d.offers, limit = { inf: Infinity, "-inf": -Infinity }[d.threshold] ?? d.threshold;
+    const each = d.offers.slice(0, 4).map((o) => `${o.parties.join(", ")}: ${points(o.gain)} for ${percent(o.bytes_share, 0)} of the bytes`);
+    add(`Whom to ask, at ${points(limit)} for all bytes: `, each.join("; "), best.net > 0 ? ". Best net of the price: " : ". None was worth its bytes.", best.net > 0 ? bold(best.parties.join(", ")) : "");
+  }
   if (d.strong_prediction !== null) {
     const same = d.strong_prediction === d.weak_prediction ? ", the same" : ", another answer";
     const sure = d.classes[d.strong_prediction]?.strong;

@@ -27,6 +27,7 @@ FROM = (
     "FROM decisions d LEFT JOIN feedback f USING (seq) "
     "WHERE d.router = ? AND d.time >= ? AND d.route IN (?, ?) ORDER BY d.seq"
 )
+PARTLY = "SELECT 1 FROM decisions WHERE router = ? AND time >= ? AND route LIKE 'round2:%asked:%' LIMIT 1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,13 @@ def read_decisions(
         old = isinstance(place, Path) and connection.execute("PRAGMA user_version").fetchone()[0] < 2
         query = f"SELECT {COLUMNS}, {SINCE_VERSION_2[old]} {FROM}"
         found = connection.execute(query, (identity, since, ROUND1, ROUND2)).fetchall()
+        partly = connection.execute(PARTLY, (identity, since)).fetchone()
         others = connection.execute("SELECT count(*) FROM decisions WHERE router != ?", (identity,)).fetchone()[0]
+    if partly is not None:
+        raise DataError(
+            f"{place}: samples were escalated to some of the parties only (router.partial): the log does not say how "
+            "reliable all of them are together; recalibrate from decisions made with router.partial = false"
+        )
     if not found:
         raise DataError(
             f"{place}: no usable decision of router {identity[:12]} ({others:,} are of other routers); pass the "

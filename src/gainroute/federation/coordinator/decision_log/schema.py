@@ -83,7 +83,8 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX decisions_by_holder ON decisions (holder) WHERE holder IS NOT NULL;
     """,
     # `asked`: what the parties were asked for, one row per batch and round; `failed` is a JSON list of the parties that
-    # gave no usable answer, empty if there are none. `audit.chain` makes the entries tamper-evident.
+    # gave no usable answer, empty if there are none; or an object with the number of samples by party beside them.
+    # `audit.chain` makes the entries tamper-evident.
     """
     ALTER TABLE decisions ADD COLUMN batch TEXT;
     CREATE TABLE asked (

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -112,9 +112,22 @@ class DecisionLog:
 
         return self._submit(insert, alone=False, here=lone and self._engine.inline)
 
-    def asked(self, batch: str, round_: int, samples: int, failed: Collection[str]) -> None:
-        """Note what the parties were asked for, and which did not answer; it is written with later decisions."""
-        self._asked.append((batch, round_, time.time(), samples, json.dumps(list(failed)) if failed else ""))
+    def asked(
+        self,
+        batch: str,
+        round_: int,
+        samples: int,
+        failed: Collection[str],
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
+        """Note what the parties were asked for, and which did not answer; it is written with later decisions.
+
+        `counts` are the samples by party, where parties were asked for different ones.
+        """
+        text = json.dumps(list(failed)) if failed else ""
+        if counts is not None:
+            text = json.dumps({"failed": list(failed), "samples": dict(counts)})
+        self._asked.append((batch, round_, time.time(), samples, text))
 
     def flush(self) -> None:
         """Write what was noted even if no decisions follow."""

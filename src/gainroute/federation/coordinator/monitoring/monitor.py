@@ -76,8 +76,13 @@ class Monitor:
         """Keep the answers to a request for later."""
         n = len(outcome.ids)
         self._waiting += n
-        if self._waiting <= MOST_SCORES:  # not the whole outcome, which holds the posteriors
-            self._scores.append((outcome.deployment.hash, outcome.score, outcome.wanted))
+        # Not the whole outcome, which holds the posteriors. A gain per byte is on another scale than the calibration's.
+        if self._waiting <= MOST_SCORES and not outcome.deployment.partial:
+            whole = outcome.complete  # the scores of samples that lack a party are on another scale
+            score, wanted = (
+                (outcome.score, outcome.wanted) if whole.all() else (outcome.score[whole], outcome.wanted[whole])
+            )
+            self._scores.append((outcome.deployment.hash, score, wanted))
         if self.drift.enabled and outcome.deployment.masked is None and self._local_bytes <= MOST_POSTERIOR_BYTES:
             self._local_bytes += outcome.local.nbytes
             self._local.append((outcome.deployment.hash, outcome.local))

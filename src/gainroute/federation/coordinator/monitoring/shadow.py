@@ -77,7 +77,7 @@ class ShadowCounts:
         """Score answers with the shadow router, and count agreement."""
         taken: list[tuple[Any, Any, Any]] = []
         for outcome in seen:
-            rows = np.flatnonzero(~np.isnan(outcome.score))
+            rows = np.flatnonzero(~np.isnan(outcome.score) & outcome.complete)
             escalated = int((outcome.strong[rows] >= 0).sum())
             self.escalated += escalated
             self.kept += len(rows) - escalated
@@ -170,6 +170,11 @@ class LiveShadow:
     async def load(self, artifact: Path, who: str, request_id: str) -> None:
         """Load a shadow router, in place of the current one."""
         running = self._operator.deployment
+        if running.partial:
+            raise ConflictError(
+                "router.partial is true: where samples go to some of the parties, the log does not say what a router "
+                "that asks all of them would have answered; set it to false to compare routers"
+            )
         deployment = await asyncio.to_thread(self._load_beside, artifact, running)
         if deployment.hash == running.hash:
             raise ConflictError(f"{artifact} is the router in use; load another one")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gainroute.federation.coordinator.deployment import Deployment, SetPoint
-from gainroute.federation.coordinator.outcome import UNKNOWN, Outcome, degraded_reasons
+from gainroute.federation.coordinator.outcome import ROUND1, ROUND2, UNKNOWN, Outcome, degraded_reasons, round_of
 
 __all__ = ["HISTORY_SECONDS", "Duration", "LiveStatistics", "RingBuffer"]
 
@@ -75,6 +75,7 @@ class LiveStatistics:
         self._clock = clock
         self.since = clock()
         self.samples = self.escalated = self.unknown = self.degraded = 0
+        self.without = {ROUND1: 0, ROUND2: 0}  # routed although parties were absent, by the round that answered
         self.reasons: Counter[str] = Counter()
         self.bytes = {1: 0, 2: 0}
         self.bytes_always = 0.0
@@ -82,7 +83,7 @@ class LiveStatistics:
         # Requests answered and refused, requests that waited, batches; and batches by their number of samples.
         self.spent = {name: Duration() for name in ("success", "fail", "queue", "compute_infer")}
         self.batches: defaultdict[int, Duration] = defaultdict(Duration)
-        self._wanted = RingBuffer(10_000, np.bool_)
+        self._wanted = RingBuffer(10_000)  # 1 if escalated; where it is chosen whom to ask, the share of the bytes
         self._point: tuple[str, SetPoint] | None = None
         self._changed_at: int | None = None  # known samples before the operating point was changed
         self._due = 0.0
@@ -99,10 +100,13 @@ class LiveStatistics:
             self.degraded += count if reasons else 0
             for reason in reasons:
                 self.reasons[reason] += count
+            if not reasons and ("absent:" in route or "missing:" in route):
+                self.without[round_of(route)] += count
         self.samples += n
         self.unknown += unknown
         self.escalated += int(outcome.wanted.sum())
-        known = outcome.wanted if not unknown else outcome.wanted[outcome.label >= 0]
+        spent = outcome.wanted if outcome.spent is None else outcome.spent
+        known = spent if not unknown else spent[outcome.label >= 0]
         self._note(outcome.deployment)
         self._wanted.extend(known)
         moment = self._clock()

@@ -113,6 +113,16 @@ class ExplainedClass(Body):
     contribution: Number
 
 
+class Offer(Body):
+    """Asking some of the parties: the expected gain, its share of the bytes, and the gain net of their price."""
+
+    parties: list[str]
+    gain: Number
+    bytes_share: Number
+    gain_per_byte: Number
+    net: Number
+
+
 class Explanation(Decision):
     """A decision, class by class."""
 
@@ -120,6 +130,7 @@ class Explanation(Decision):
     note: str
     answered_by: Literal["strong", "weak"]
     classes: list[ExplainedClass]
+    offers: list[Offer]  # the best first; empty unless router.partial is set
 
 
 class FormationRun(Body):

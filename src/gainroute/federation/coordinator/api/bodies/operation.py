@@ -151,6 +151,8 @@ class OperatingPoint(Body):
     """Where the service runs on the trade-off curve, and what calibration lets expect there."""
 
     set_by: Literal["artifact", "budget", "threshold"]
+    # Of what the budget is a share: of the samples, or of the bytes of asking every party for every sample.
+    budget_of: Literal["samples", "bytes"]
     budget: float | None
     threshold: Number
     expected_rate: Number

@@ -264,6 +264,13 @@ class Degraded(Body):
     unknown: int
 
 
+class WithoutAParty(Body):
+    """Samples that lack a party and were routed by the calibration for those present, by the round that answered."""
+
+    round1: int
+    round2: int
+
+
 class Queue(Body):
     """Samples in flight."""
 
@@ -283,6 +290,7 @@ class LogStatus(Body):
 class Policy(Body):
     """What happens when something is missing."""
 
+    partial: bool
     on_missing_party: str
     on_log_failure: str
     round1: str
@@ -333,6 +341,7 @@ class Status(Body):
     parties: list[PartyStatus]
     certificates: dict[str, float]
     degraded: Degraded
+    without_a_party: WithoutAParty
     queue: Queue
     log: LogStatus
     policy: Policy
