@@ -355,6 +355,24 @@ def test_an_alarm_of_one_stands_at_all_until_it_is_reset_at_any(fed):
     asyncio.run(work())
 
 
+def test_every_label_is_monitored_once_by_whoever_received_it(fed):
+    async def watched(*coordinators):
+        found = [(await up.status())["drift"].get("labels") for up in coordinators]
+        return found if None not in found and sum(found) == 40 else None
+
+    async def work():
+        async with running(fed) as one, running(fed) as two:
+            ids = [str(name) for name in (await one.answers(IDS))["decision_id"][:40]]
+            for up, some in ((one, ids[:30]), (two, ids[30:]), (one, ids[25:35])):  # the last ones are corrections
+                told = [{"decision_id": name, "label": "bee"} for name in some]
+                assert not (await up.client.post("/feedback", json={"feedback": told})).json()["errors"]
+            assert await until(lambda: watched(one, two)) == [30, 10]
+        async with running(fed) as one, running(fed) as two:
+            assert await until(lambda: watched(one, two)) == [30, 10], "each took over what its slot had"
+
+    asyncio.run(work())
+
+
 def test_a_shadow_router_is_that_of_all(fed):
     router = gr.load(fed.artifacts["one"])
     router.threshold_ += 0.01
@@ -548,11 +566,14 @@ def test_sigkill_of_one_of_two_under_load(fleet, server, url):
     assert check(fleet, server, url) == {0, 1}, "the third took over the slot of the first"
 
 
-def test_the_database_restarts_under_load(fleet, server, url):
+def test_the_database_crashes_under_load_and_restarts(fleet, server, url):
+    """A commit that returns is durable, also where the database's default is that it need not be."""
+    with server.connect() as connection:
+        connection.execute(f"ALTER DATABASE {url.split('/')[3].partition('?')[0]} SET synchronous_commit = off")
     fleet.start(2)
     fleet.load()
     fleet.answered(600)
-    server.stop()
+    server.stop(for_good=True)
     before = fleet.retries
     wait_until(lambda: fleet.retries > before + 4, 60)
     assert all(httpx.get(f"{url}/v2/health/ready").status_code == 503 for url in fleet.urls)
