@@ -62,7 +62,7 @@ def test_nothing_of_the_previous_release_is_missing_or_changed():
             "gainroute train --budget is required now",
         ),
         (["settings", "party"], lambda keys: keys.pop("tls.ca"), "party setting tls.ca is gone"),
-        (["formats"], lambda formats: formats.update(record=0), "format of record: 0, was 1"),
+        (["formats"], lambda formats: formats.update(record=0), "format of record: 0, was 2"),
     ],
 )
 def test_what_would_break_users_is_noticed(path, edit, said):
