@@ -40,6 +40,7 @@ RATE = 0.2
 PRICES = 120
 RECORDS = ("modelnet40", "cifar100", "cifar10", "digits")
 VALUE_BYTES = 4
+AIM = 0.75  # of the bytes of whole escalation, for the same accuracy
 
 ABOUT = """# Without a party, and with fewer bytes
 
@@ -67,7 +68,13 @@ that of *whole*. *Bytes for the same accuracy*: what partial escalation needs in
 as a share of the bytes of *whole*. *Bound*: the same for an oracle that knows which answers are right and buys the
 cheapest right one. The price is matched to the bytes on the test part, as rates are matched elsewhere.
 
+The aim was {aim:g} of the bytes. It was reached on {reached} of {total} data sets.
+
 {bytes}
+
+The bound says that cheaper right answers exist; Round 1 does not tell where. The gain of a subset is estimated with one
+reliability per class, as if a single party's embedding were as useful on hard samples, which are the escalated ones, as
+on easy ones. Also, the answer of all parties is blended with Round 1, that of a subset is not.
 """
 
 
@@ -275,7 +282,14 @@ def _page(rows: Sequence[dict[str, Any]]) -> str:
             f"| {name} | {everyone} | {100 * row['partial']:.1f} | {_points(row['partial_minus_whole'])} | {needed} | "
             f"{row['bound']:.2f} |"
         )
-    return ABOUT.format(rate=f"{100 * RATE:.0f} %", absent="\n".join(absent), bytes="\n".join(by_bytes))
+    return ABOUT.format(
+        rate=f"{100 * RATE:.0f} %",
+        aim=AIM,
+        total=len(rows),
+        reached=sum(row["bytes_for_the_same"]["value"] <= AIM for row in rows) or "none",
+        absent="\n".join(absent),
+        bytes="\n".join(by_bytes),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import shutil
 import sys
@@ -18,7 +19,19 @@ import gainroute.training.run as run_module
 from gainroute.errors import ArtifactError, DataError, LabelError, MissingExtraError, NotAnArtifactError, SettingError
 from gainroute.experiments.pages import reports
 from gainroute.experiments.run_report import evaluate_run, report_run
+from gainroute.federation.coordinator.coordinator import Coordinator
+from gainroute.federation.coordinator.settings import (
+    CoordinatorSettings,
+    FusionSettings,
+    LogSettings,
+    PartyEndpoint,
+    RouterSettings,
+    ServerSettings,
+)
+from gainroute.federation.party.model import version_of
+from gainroute.federation.transport.in_process import InProcessConnection
 from gainroute.io.run_folder import RunFolder
+from gainroute.routing import absent
 from gainroute.routing.payload import round_trip
 from gainroute.training.models.local import LocalCNN, LocalMLP
 from gainroute.training.optimise import threads
@@ -308,3 +321,79 @@ def test_a_run_on_a_device_that_is_not_there_does_not_start(tmp_path: Path) -> N
     with pytest.raises(SettingError, match="device is 'cuda:9'"):
         train_run(views, labels, tmp_path / "run", settings=_quick(), device="cuda:9")
     assert not (tmp_path / "run").exists()
+
+
+class _Lacking:
+    """A trained party without every other sample."""
+
+    def __init__(self, party: TrainedParty) -> None:
+        self._party = party
+
+    def posteriors(self, ids: list[str]) -> np.ndarray:
+        answers = np.array(self._party.posteriors(ids))
+        answers[::2] = np.nan
+        return answers
+
+    def embeddings(self, ids: list[str]) -> np.ndarray:
+        return np.asarray(self._party.embeddings(ids))
+
+
+def test_a_run_is_calibrated_for_absent_parties_and_its_masked_head_answers(
+    made: _Trained, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the library, and, answer for answer, in the service."""
+    for module in (run_module, absent):
+        monkeypatch.setattr(module, "FEWEST", 10)
+    held = made.run.calibration
+    router = run_module.fit_router(held, list(made.run.class_names), budget=0.9, seed=0)
+    assert list(router.subset_routers_) == absent.calibrated_subsets(3)
+    assert router.offers_ is not None
+    parties, fusion = load_parties(made.folder), load_fusion(made.run.folder.server.path)
+    ids = made.run.test.ids.tolist()
+    found = gr.predict_two_round([parties[0], _Lacking(parties[1]), parties[2]], fusion, router, ids, codec="float32")
+    lacks = np.arange(len(ids)) % 2 == 0
+    rows = np.flatnonzero(found.escalated & lacks)
+    assert len(rows)
+    embeddings = [party.embeddings([ids[i] for i in rows]) for party in parties]
+    expected = fusion.masked(embeddings, np.array([True, False, True]))
+    np.testing.assert_allclose(found.probabilities[rows], expected, atol=1e-6)
+    size = 4 * sum(e.shape[1] for e in (embeddings[0], embeddings[2]))
+    np.testing.assert_array_equal(found.bytes[rows], 2 * 3 * 4 + size)
+
+    codec = made.run.codec
+    provenance = made.run.folder.provenance(codec)
+    gr.save(router, tmp_path / "router.safetensors", provenance=provenance)
+    serving = [parties[0], _Lacking(parties[1]), parties[2]]
+    for partial in (False, True):
+        decider = gr.PartialRouter(router) if partial else router
+        known = gr.predict_two_round(serving, fusion, decider, ids, codec=codec)
+        route, label, probabilities = asyncio.run(_served(made, serving, tmp_path, ids, partial=partial))
+        np.testing.assert_array_equal(np.array(made.run.class_names)[label], known.prediction)
+        np.testing.assert_allclose(probabilities, known.probabilities, atol=1e-6)
+        assert [r.startswith("round2") for r in route] == known.escalated.tolist()
+        assert all(("missing:vitals" in r) == lacks[i] for i, r in enumerate(route))
+
+
+async def _served(
+    made: _Trained, parties: list, folder: Path, ids: list[str], *, partial: bool
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Routes, answers and posteriors of a coordinator with the parties in its process."""
+    names, run = made.run.party_names, made.run.folder
+    models = run.provenance(made.run.codec).models
+    settings = CoordinatorSettings(
+        server=ServerSettings(without_tokens=True),
+        router=RouterSettings(artifact=folder / "router.safetensors", partial=partial),
+        fusion=FusionSettings(run=run.server.path),
+        party=tuple(PartyEndpoint(name=name, address="127.0.0.1:1") for name in names),
+        log=LogSettings(path=folder / f"log-{partial}.sqlite"),
+    )
+    connections = []
+    for name, party, trained in zip(names, parties, load_parties(run.path), strict=True):
+        version = version_of(party, models[name], made.run.class_names, trained.dimension)
+        connections.append(InProcessConnection(name, [version]))
+    coordinator = Coordinator(settings, connections)
+    await coordinator.start()
+    try:
+        return await coordinator.infer(ids, "test", lambda o, _: (o.route, o.label, o.probabilities))
+    finally:
+        await coordinator.stop()
