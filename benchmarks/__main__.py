@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.rows import show, write
 
-TOPICS = ("calibration", "routing", "batch", "training", "onnx", "federation", "serving", "masked", "scale")
+TOPICS = ("calibration", "routing", "batch", "training", "onnx", "federation", "serving", "masked", "scale", "costs")
 
 
 def main(topic: str, *size: int) -> int:

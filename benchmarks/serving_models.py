@@ -19,6 +19,7 @@ import gainroute as gr
 __all__ = [
     "CLASSES",
     "DIMENSION",
+    "MOST",
     "NAMES",
     "PARTIES",
     "SAMPLES",
@@ -33,6 +34,7 @@ __all__ = [
 
 NAMES = ("a", "b", "c", "d")
 PARTIES, CLASSES, DIMENSION, SAMPLES = len(NAMES), 10, 512, 4096
+MOST = 32  # parties of any benchmark
 SIZE = 16  # a view is 3 × 16 × 16, a quadrant of CIFAR
 VARIABLE = "GAINROUTE_BENCH_PARTY"  # number of the party that a process serves
 
@@ -130,10 +132,10 @@ def make_resnet() -> ResNetParty:
 
 def make_linear_fusion() -> Any:
     """The fusion of the stubs: one matrix product of the concatenated embeddings, and a softmax."""
-    weight = np.random.default_rng(0).normal(size=(PARTIES * DIMENSION, CLASSES)).astype(np.float32) / DIMENSION
+    weight = np.random.default_rng(0).normal(size=(MOST * DIMENSION, CLASSES)).astype(np.float32) / DIMENSION
 
     def fuse(embeddings: Sequence[Floats]) -> Floats:
-        logits = np.concatenate(embeddings, axis=1) @ weight
+        logits = np.concatenate(embeddings, axis=1) @ weight[: len(embeddings) * DIMENSION]
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
 
@@ -158,7 +160,9 @@ def make_resnet_fusion() -> Any:
     return fuse
 
 
-def save_router(path: Path, parties: Sequence[Any], budget: float, **settings: Any) -> None:
+def save_router(
+    path: Path, parties: Sequence[Any], budget: float, names: Sequence[str] = NAMES, **settings: Any
+) -> None:
     """Calibrate a router on the second half of the samples; the benchmark requests the first half.
 
     Labels are drawn from the pooled posterior, and the strong route is right on nine samples of ten: what is measured
@@ -173,5 +177,5 @@ def save_router(path: Path, parties: Sequence[Any], budget: float, **settings: A
     strong = np.where(rng.random(len(ids)) < 0.9, labels, rng.integers(CLASSES, size=len(ids)))
     # The mean, as in the bare endpoint: the benchmark compares the service, not the pooling.
     router = gr.ExpectedGainRouter(budget, **{"pooling": "mean", "folds": 5, **settings}).fit(local, labels, strong)
-    models = {name: party.model_hash for name, party in zip(NAMES, parties, strict=True)}
+    models = {name: party.model_hash for name, party in zip(names, parties, strict=True)}
     gr.save(router, path, provenance=gr.Provenance(models, "float32"))

@@ -68,11 +68,16 @@ class Pool:
         """A certificate of the pool's own authority, in ``<home>/<name>``."""
         return self._authority.issue(Identity(role, name), self.folder / home / name)
 
-    def cpu(self) -> float:
-        """CPU seconds that the processes have used so far."""
+    @property
+    def pids(self) -> list[int]:
+        """The processes in the order in which they were started."""
+        return [process.pid for process in self._begun]
+
+    def cpu(self, pids: Sequence[int] | None = None) -> float:
+        """CPU seconds that the processes, or some of them, have used so far."""
         total = 0.0
-        for process in self._begun:
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        for pid in self.pids if pids is None else pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return total
 
@@ -113,11 +118,17 @@ def party_config(pool: Pool, name: str, factory: str, more: str = "") -> Path:
 
 
 def coordinator_config(
-    pool: Pool, home: str, router: Path, fusion: str, addresses: Sequence[str], more: str = ""
+    pool: Pool,
+    home: str,
+    router: Path,
+    fusion: str,
+    addresses: Sequence[str],
+    more: str = "",
+    names: Sequence[str] = NAMES,
 ) -> Path:
     """Settings of a coordinator: defaults, with deadlines long enough for a busy machine; `more` are further tables."""
     files = pool.certificate("coordinator", "bench", home)
-    rows = "".join(f'[[party]]\nname = "{n}"\naddress = "{a}"\n' for n, a in zip(NAMES, addresses, strict=True))
+    rows = "".join(f'[[party]]\nname = "{n}"\naddress = "{a}"\n' for n, a in zip(names, addresses, strict=True))
     path = files.ca.parent / "coordinator.toml"
     path.write_text(
         f'[server]\nport = 0\nwithout_tokens = true\n[router]\nartifact = "{router}"\n'
