@@ -117,9 +117,8 @@ class Outcome:
     escalated: BoolArray  # (N,) where the strong route answered
     wanted: BoolArray  # (N,) where the router asked for Round 2, even if it failed
     score: FloatArray  # (N,) NaN where there is none
-    route: list[
-        str
-    ]  # N of `round1`, `round2` (each with `:<reasons>` if parties lack), `degraded:<reasons>`, `unknown`
+    # N of `round1`, `round2` (each with `:<reasons>` if parties lack), `degraded:<reasons>`, `unknown`.
+    route: list[str]
     weak: IntArray  # (N,) predictions of both routes
     strong: IntArray
     local: npt.NDArray[Any]  # (M, N, K′) local posteriors; NaN where a party lacks the sample; M = 0 if masked

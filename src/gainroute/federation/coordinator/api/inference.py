@@ -153,8 +153,8 @@ def inference_routes(coordinator: Coordinator) -> APIRouter:
 
         Outputs: `class` (BYTES: the name of the class, empty for a sample that no party has), `label` (INT64: its
         column number, −1), `probabilities` (FP32, [N, K]), `escalated` (BOOL), `score` (FP32), `route` (BYTES:
-        `round1`, `round2`, `degraded:<reasons>`, `unknown`), `decision_id` (BYTES). JSON, or the binary tensor
-        extension.
+        `round1`, `round2`, each with `:<reasons>` if parties lack, `degraded:<reasons>`, `unknown`), `decision_id`
+        (BYTES). JSON, or the binary tensor extension.
         """
         raise NotImplementedError(f"{name}, {version}: InferenceMiddleware answers; this documents it")
 
