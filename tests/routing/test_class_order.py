@@ -123,7 +123,7 @@ def test_trained_parties_are_never_refused_and_shuffled_ones_wherever_they_answe
         return
     assert found is not None
     answered = np.bincount(pooled[:, shuffled].argmax(axis=1), minlength=k) >= min(10, len(pooled) / k / 4)
-    assert np.mean(found[0][answered] == shuffled[answered]) > 0.8, "a class that nobody answers cannot be placed"
+    assert np.mean(found[0][answered] == shuffled[answered]) > 0.7, "a class that nobody answers cannot be placed"
 
 
 def test_poor_but_honest_models_are_never_refused():
