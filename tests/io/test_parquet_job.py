@@ -148,7 +148,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
             tracemalloc.stop()
             pa.set_memory_pool(before)
 
-    small, large = peak(GROUP_BLOCKS * BLOCK), peak(4 * GROUP_BLOCKS * BLOCK)
+    small, large = peak(GROUP_BLOCKS * BLOCK), peak(2 * GROUP_BLOCKS * BLOCK)
     assert large < 1.2 * small
 
 

@@ -107,9 +107,11 @@ def fit_learned_gain(
 def choose_weight_decay(round_one: RoundOne, gain: npt.NDArray[Any], weight: FloatArray, **training: Any) -> float:
     """The one of `WEIGHT_DECAYS` whose networks predict the gain of held-out samples with the smallest squared error.
 
-    `training` holds the other settings of `fit_learned_gain`.
+    `training` holds the other settings of `fit_learned_gain`; networks that are only compared have a quarter of its
+    patience.
     """
     n = len(gain)
+    training = {**training, "patience": max(1, training["patience"] // 4)}
     loss = np.zeros(len(WEIGHT_DECAYS))
     for held_out in folds_of(n, CV_FOLDS):
         kept = np.setdiff1d(np.arange(n), held_out)
