@@ -16,10 +16,13 @@ from synthetic import world
 from typer.testing import CliRunner
 
 import gainroute as gr
-from gainroute._util.engines import connected_ray, in_ray
+from gainroute._util.engines import choose_engine, connected_ray, in_ray
 from gainroute._util.progress import Progress
 from gainroute.cli import app
 from gainroute.errors import DataError, GainrouteError
+from gainroute.experiments.config import load_config
+from gainroute.experiments.records import load_record
+from gainroute.experiments.runner import run_seeds
 from gainroute.training.checkpoint import CheckpointStore
 from gainroute.training.data.registry import load_dataset
 from gainroute.training.prepare import prepare_dataset
@@ -107,6 +110,27 @@ def test_encoders_trained_on_the_cluster_are_those_of_one_process() -> None:
     for one, other in zip(found[0].encoders, found[1].encoders, strict=True):
         for name, tensor in one.state_dict().items():
             assert np.array_equal(tensor.numpy(), other.state_dict()[name].numpy()), name
+
+
+def test_seeds_trained_on_the_cluster_leave_the_records_of_one_process(tmp_path: Path) -> None:
+    digits = load_config("digits")
+    config = replace(
+        digits,
+        name="small",
+        threads=1,
+        local=replace(digits.local, epochs=1),
+        vfl=replace(digits.vfl, epochs=1, width=2, latent=8),
+        masked=replace(digits.masked, epochs=1),
+        defer=replace(digits.defer, alphas=(1.0,)),
+    )
+    for engine in ("ray", "local"):
+        folders = {"records_dir": tmp_path / engine, "work_dir": tmp_path / f"work-{engine}"}
+        paths = sorted(run_seeds(config, [0, 1], choose_engine(engine, 1), **folders))
+        assert [path.stem for path in paths] == ["seed0", "seed1"]
+    for seed in ("seed0", "seed1"):
+        one, other = (load_record(tmp_path / engine / "small" / f"{seed}.npz") for engine in ("ray", "local"))
+        assert np.array_equal(one.test.strong_posterior, other.test.strong_posterior)
+        assert np.array_equal(one.calibration.local_posteriors, other.calibration.local_posteriors)
 
 
 def test_a_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, cluster: Any) -> None:
