@@ -53,8 +53,8 @@ federation: $(VENV)/.installed-all ## four organisations form a federation from 
 	@rm -rf out/federation
 	@$(BIN)/python examples/13_a_federation_that_forms.py --out out/federation
 
-test: $(VENV)/.installed-dev ## run the tests, without those of tests/system (about five minutes)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(VENV)/.installed-dev ## run the tests, without the slow ones and those of tests/system (under five minutes)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
 # Files in the order of their names: by number of tests, the files with one long test would come last.
 test-system: $(VENV)/.installed-system ## browser, PostgreSQL, Prometheus, full disk, wheel, long examples; needs Debian packages (.ci/run installs them)

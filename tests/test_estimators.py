@@ -103,7 +103,10 @@ def test_a_grid_search_chooses_the_settings_of_a_router():
 
 
 @pytest.mark.filterwarnings("ignore")  # the checks use tiny samples, of which some classes are rare
-@pytest.mark.parametrize("router", [None, gr.ConfidenceRouter(0.5)], ids=["default", "confidence"])
+@pytest.mark.parametrize(
+    "router",
+    [pytest.param(None, marks=pytest.mark.slow, id="default"), pytest.param(gr.ConfidenceRouter(0.5), id="confidence")],
+)
 def test_scikit_learn_checks_the_cascade(router):
     """One check is expected to fail; those left out need pandas, or an environment variable set before the start.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,14 @@ LONG = {
     "12_onnx_party.py",
     "13_a_federation_that_forms.py",
 }
+SLOW = {"04_cascade.py", "05_two_rounds.py"}
 
 
-@pytest.mark.parametrize("name", sorted({path.name for path in EXAMPLES.glob("*.py")} - LONG))
+def _example(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
+
+
+@pytest.mark.parametrize("name", [_example(n) for n in sorted({path.name for path in EXAMPLES.glob("*.py")} - LONG)])
 def test_the_example_runs(name):
     command = [sys.executable, "-W", "error", EXAMPLES / name]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

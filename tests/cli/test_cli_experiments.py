@@ -217,6 +217,7 @@ def test_own_data_that_cannot_be_used_are_refused(tmp_path: Path, trained: tuple
 # ---- reproduce and report -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_reproduce_trains_what_is_missing_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "tiny.toml"
     config.write_text(TINY.format(name="tiny", epochs=1), encoding="utf-8")
@@ -268,6 +269,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+@pytest.mark.slow
 def test_report_adds_an_external_router_to_every_table(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(records)
     made = parsed("report", "--router", "strange_margin:Margin", "--cache-dir", "cache", "--out", "o")

@@ -61,7 +61,7 @@ def test_bets_in_chunks_are_the_sequential_test():
     np.testing.assert_allclose(monitor._money[0], money, rtol=1e-9)
 
 
-@pytest.mark.parametrize("parties", [2, 3, 5])
+@pytest.mark.parametrize("parties", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_on_honest_streams_at_most_one_run_in_a_hundred_names_a_party(parties):
     """At most 1 % of the runs are expected to, over 10,000 samples: normal means, and Ville's inequality."""
     runs = 100

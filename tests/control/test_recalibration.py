@@ -229,6 +229,7 @@ def test_a_certified_threshold_cannot_be_certified_by_a_log(settings):
 # ---- the shadow ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_shadow_finds_the_better_router_and_says_how_sure_it_is():
     first, live = world(2000, 2, 4, 1), world(16_000, 2, 4, 11)
     new = recalibrate(OLD, logged(first, broken(first)))

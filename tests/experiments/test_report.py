@@ -119,6 +119,7 @@ def test_a_second_run_fits_nothing_and_says_the_same(folder: Path, monkeypatch: 
         assert drawn[0].read_bytes() == drawn[1].read_bytes() != b""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_damaged_cache_is_made_anew(folder: Path) -> None:
     for entry in (folder / "cache").iterdir():

@@ -67,6 +67,7 @@ def test_the_folders_a_cell_leaves_serve_what_it_recorded(cell: tuple[Record, Pa
     assert np.isnan(unknown[1]).all()
 
 
+@pytest.mark.slow
 def test_a_grid_leaves_the_same_records_again_and_another_seed_is_another_split(
     small: Config, cell: tuple[Record, Path], tmp_path: Path
 ) -> None:

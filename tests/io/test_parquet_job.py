@@ -133,6 +133,7 @@ def test_rows_are_the_ids_of_a_file_without_ids(tmp_path: Path) -> None:
 # ---- bounded memory -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     def peak(rows: int) -> int:
         folder = tmp_path / str(rows)

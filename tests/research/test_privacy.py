@@ -80,6 +80,7 @@ def test_membership_is_measured_against_models_without_the_sample():
     assert attacks.true_logit(np.array([[0.75, 0.25]]), np.array([0])) == pytest.approx(np.log(3))
 
 
+@pytest.mark.slow
 def test_a_study_resumes_and_writes_its_page(tmp_path, monkeypatch):
     cases = ("default", "int8", "int8, error feedback", "ε = 3", "labels stay, clipped, noise 2")
     monkeypatch.setattr(privacy, "DECODED", {"default"})

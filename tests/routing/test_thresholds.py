@@ -35,6 +35,7 @@ def easy_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return local, digits.target[~train], posterior(images, RandomForestClassifier(100, random_state=0))
 
 
+@pytest.mark.slow
 def test_cross_fitted_thresholds_hold_the_budget_on_new_data():
     """Over 12 random splits at B = 0.1, N = 500, K = 10, the mean rate is within 0.01 of B."""
     everything = world(40_000, 4, 10, seed=7, strength=1.2)

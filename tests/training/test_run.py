@@ -134,6 +134,7 @@ def test_an_opened_run_answers_new_views_as_its_service_would(made: _Trained, tm
     np.testing.assert_array_equal(in_order.prediction, answered.prediction)
 
 
+@pytest.mark.slow
 def test_integer_labels_come_back_as_integers(tmp_path: Path) -> None:
     views, labels = _files(tmp_path / "old")
     ids = np.load(labels)["ids"]

@@ -177,7 +177,11 @@ def files(root: Path, seed: int = 0) -> tuple[list[Path], Path]:
 
 
 @pytest.mark.parametrize(
-    ("local", "fused"), [(LogisticRegression(), LogisticRegression()), (GaussianNB(), RandomForestClassifier(5))]
+    ("local", "fused"),
+    [
+        (LogisticRegression(), LogisticRegression()),
+        pytest.param(GaussianNB(), RandomForestClassifier(5), marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_of_estimators_is_served_opened_and_exported_like_any_other(local, fused, tmp_path):
     views, labels = files(tmp_path / "old")

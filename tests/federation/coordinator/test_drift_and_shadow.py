@@ -246,6 +246,7 @@ def test_a_label_counts_once_whatever_is_killed_in_between_and_a_correction_does
 async def _nothing() -> None: ...
 
 
+@pytest.mark.slow
 def test_an_alarm_survives_a_kill(tmp_path):
     """In processes of their own; the labels say that the weak answer was right wherever both were asked."""
 

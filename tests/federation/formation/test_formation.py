@@ -181,6 +181,7 @@ def test_a_federation_equals_training_in_one_place(trial, tmp_path):
     assert formation.trained_run().metadata["logistic_regression"] == trained.metadata["logistic_regression"]
 
 
+@pytest.mark.slow
 def test_new_data_recalibrate_the_models_that_are_there(tmp_path):
     organisations = Organisations(tmp_path)
     first, _ = asyncio.run(asyncio.wait_for(formed(organisations), 300))
