@@ -34,10 +34,8 @@ FORMAT = 2
 # Codes per unit, by bits; of 8 bits there is a fine and a coarse code.
 _STEPS = {"16": 256.0, "8": 12.0, "8 coarse": 6.0}
 _STEPS_OF_FORMAT_1 = {"16": 512.0, "8": 12.0}
-_MANY_CLASSES, _MANY_SAMPLES = (
-    100,
-    2000,
-)  # with both, 8 bits; one sample of few moves an accuracy more than bytes matter
+# With both, 8 bits: one sample of few moves an accuracy more than bytes matter.
+_MANY_CLASSES, _MANY_SAMPLES = 100, 2000
 _TRAINING_VALUES = 3_000_000
 _SCORE = 32767.0
 
