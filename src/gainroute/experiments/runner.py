@@ -94,28 +94,21 @@ def _answer(config: Config, seed: int, prepared: Prepared, routes: Routes, devic
     if not counts:
         return answers | {"noisy": {}, "noisy_classes": {}}
     rows = np.flatnonzero(np.isin(clean.labels, chosen[max(counts)]))
-    scales = _scales(prepared)
+    # Tables were refused before: every view has deviations that it was divided by.
+    scales = [np.asarray(p.standardise.deviation) for p in prepared.preprocess if isinstance(p, ImagePreprocess)]
 
-    def regimes(unit: str, routes: Routes, base: RouteAnswers) -> dict[int, RouteAnswers]:
+    def regimes(unit: str, *, both_routes_only: bool = False) -> dict[int, RouteAnswers]:
         views = add_noise(clean.views, noise_deviations(unit, noise.sigma, scales), seed)
-        touched = answer(routes, Part(clean.ids, clean.labels, views).take(rows), device)
-        touched = touched if base.defer else touched.of_both_routes()
+        asked = replace(routes, defer={}) if both_routes_only else routes
+        base, touched = test, answer(asked, Part(clean.ids, clean.labels, views).take(rows), device)
+        if both_routes_only:
+            base, touched = base.of_both_routes(), touched.of_both_routes()
         inside = {count: np.isin(touched.labels, names) for count, names in chosen.items()}
         return {count: overlay(base, rows[where], touched.take(where)) for count, where in inside.items()}
 
     others = noise.other_units if seed in noise.other_seeds else ()
-    readings = {unit: regimes(unit, replace(routes, defer={}), test.of_both_routes()) for unit in others}
-    return answers | {"noisy": regimes(noise.unit, routes, test), "noisy_classes": chosen, "readings": readings}
-
-
-def _scales(prepared: Prepared) -> list[FloatArray]:
-    """The deviations that each view was divided by; those of a table are 1, its noise has the standardised unit."""
-    return [
-        np.asarray(preprocess.standardise.deviation)
-        if isinstance(preprocess, ImagePreprocess)
-        else np.ones(view.shape[1])
-        for preprocess, view in zip(prepared.preprocess, prepared.test.views, strict=True)
-    ]
+    readings = {unit: regimes(unit, both_routes_only=True) for unit in others}
+    return answers | {"noisy": regimes(noise.unit), "noisy_classes": chosen, "readings": readings}
 
 
 def run(
