@@ -138,7 +138,7 @@ class Stepper:
         self._peak = fit.rate
         self._total = total
         self._count = 0
-        self._optimiser = torch.optim.AdamW(parameters, lr=fit.rate, weight_decay=fit.weight_decay)
+        self._optimiser = torch.optim.AdamW(parameters, lr=fit.rate, weight_decay=fit.weight_decay, fused=True)
 
     def step(self) -> None:
         """Apply the accumulated gradients, and clear them."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gainroute.errors import ArtifactError, NotAnArtifactError, SettingError, ShapeError
 from gainroute.training.models.build import ModelSpec, build_model, load_model, save_model
+from gainroute.training.models.convolution import Conv3x3
 from gainroute.training.models.encoders import STEMS, ResNet18
 from gainroute.training.models.fusion import FusionHead
 from gainroute.training.models.local import LocalCNN
@@ -37,6 +38,23 @@ def test_with_group_normalisation_a_sample_is_encoded_alike_in_training_and_alon
     together = model(views)
     assert torch.allclose(together[:1], model.eval()(views[:1]), atol=1e-5)
     assert ResNet18(channels=3, width=4, norm="group")(views).shape == (6, 32), "fewer channels than groups"
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (4, 4)])
+def test_a_convolution_of_few_pixels_is_that_of_torch(size: tuple[int, int], stride: int) -> None:
+    ours = Conv3x3(8, 16, stride=stride).double()
+    maps = torch.randn(3, 8, *size, dtype=torch.float64, requires_grad=True)
+    found = ours(maps)
+    expected = torch.nn.functional.conv2d(maps, ours.weight, stride=stride, padding=1)
+    torch.testing.assert_close(found, expected)
+    back = torch.randn_like(expected)
+    for gradient, other in zip(
+        torch.autograd.grad(found, [maps, ours.weight], back),
+        torch.autograd.grad(expected, [maps, ours.weight], back),
+        strict=True,
+    ):
+        torch.testing.assert_close(gradient, other)
 
 
 def test_an_unknown_stem_or_kind_is_named() -> None:

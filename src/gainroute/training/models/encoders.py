@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gainroute.errors import SettingError
+from gainroute.training.models.convolution import Conv3x3
 
 __all__ = ["NORMS", "STEMS", "MLPEncoder", "ResNet18"]
 
@@ -37,9 +38,9 @@ def _norm(kind: str, channels: int) -> nn.Module:
 class _BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.conv1 = Conv3x3(inputs, outputs, stride=stride)
         self.norm1 = _norm(norm, outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.conv2 = Conv3x3(outputs, outputs)
         self.norm2 = _norm(norm, outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:

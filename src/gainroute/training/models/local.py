@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from gainroute.training.models.convolution import Conv3x3
+
 __all__ = ["LocalCNN", "LocalMLP"]
 
 
 def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+        Conv3x3(inputs, outputs, stride=stride),
         nn.BatchNorm2d(outputs),
         nn.ReLU(inplace=True),
     )
