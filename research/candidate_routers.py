@@ -15,7 +15,8 @@ from gainroute.routing import _newton
 from gainroute.routing.calibrate import folds_of, softmax
 from gainroute.routing.pool import LogLinearPool, mean_over_parties, solve_log_linear
 from gainroute.routing.reliability import estimate_confusion
-from gainroute.routing.routers import ExpectedGainRouter, ExpectedGainScore
+from gainroute.routing.routers import ExpectedGainRouter
+from gainroute.routing.score import ExpectedGainScore
 from gainroute.routing.types import BoolArray, CalibrationSet, FloatArray, IntArray, Pool, RoundOne, Score
 
 __all__ = [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import gainroute as gr
-from gainroute.routing.answer import LOG_LINEAR_BLEND, crossfit_blend
+from gainroute.routing.answer import LOG_LINEAR_BLEND, crossfit_blend, use_if_better
 from gainroute.routing.samples import Samples
 from gainroute.routing.types import FloatArray, IntArray
 
@@ -159,7 +159,9 @@ def test_no_usable_strong_answer_stays_none_in_the_blend() -> None:
     prediction = strong.argmax(axis=1)
     prediction[::3] = -1
     samples = Samples(local, labels, prediction, None, np.ones(600), strong)
-    blend, answered = crossfit_blend(LOG_LINEAR_BLEND, samples)
+    fitted = crossfit_blend(LOG_LINEAR_BLEND, samples)
+    assert fitted is not None
+    blend, answered = use_if_better(fitted, samples)
     assert blend is not None
     assert (answered.strong_prediction[::3] == -1).all()
     assert (answered.strong_prediction[1::3] >= 0).all()

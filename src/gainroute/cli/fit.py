@@ -117,8 +117,9 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="log-linear (the default): weight the parties by how informative they are; mean, the paper's; or the "
-            "name of a pool that an installed package offers.",
+            help="log-linear (the default): weight the parties by how informative they are; taught: that, calibrated, "
+            "and learning from strong_posterior where that pays; mean, the paper's; or the name of a pool that an "
+            "installed package offers.",
         ),
     ] = None,
     blend: Annotated[
@@ -127,6 +128,14 @@ def fit(
             metavar="NAME",
             help="cv (the default): let the strong answer take the parties' posteriors into account if that is right "
             "more often on held-out samples, which needs strong_posterior; or none, the paper's.",
+        ),
+    ] = None,
+    correction: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="cv: add to the score what else Round 1 tells about the gain, if that explains gains on held-out "
+            "samples; or none (the default).",
         ),
     ] = None,
     pooled_only: opt.PooledOnly = None,
@@ -157,6 +166,7 @@ def fit(
             shrinkage=shrinkage,
             pooling=pooling,
             blend=blend,
+            correction=correction,
             pooled_only=pooled_only,
             seed=seed,
         )

@@ -189,6 +189,8 @@ def _print(why: Explanation, row: int, name: str, utility: bool) -> None:
     if len(order) > SHOWN:
         rest = sum(float(why.contribution[k]) for k in order[SHOWN:])
         shown.add_row(f"{len(order) - SHOWN} more", "", "", "", f"{rest:+.4f}")
+    if why.correction:
+        shown.add_row("correction", "", "", "", f"{why.correction:+.4f}")
     shown.add_row("score", "", "", "", f"{why.score:+.4f}", style="bold")
     print_table(shown)
     unit = "utility" if utility else "accuracy"
@@ -203,6 +205,7 @@ def _result(why: Explanation, row: int, name: str) -> dict[str, Any]:
         "escalate": why.escalate,
         "score": why.score,
         "threshold": why.threshold,
+        "correction": why.correction,
         "weak_prediction": getattr(why.weak_prediction, "item", lambda: why.weak_prediction)(),
         "classes": [
             {"class": str(label), **{c: float(getattr(why, c)[k]) for c in columns}}

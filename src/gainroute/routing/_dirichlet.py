@@ -54,6 +54,8 @@ class DirichletCalibrator:
     unseen : (U,)
         Classes without a calibration sample. Their calibrated mass stays their pooled mass, and the map
         shares the rest among the other classes.
+    taught
+        Whether it was fitted to soft labels.
     """
 
     weight: FloatArray
@@ -61,6 +63,7 @@ class DirichletCalibrator:
     lam: float
     eps: float
     unseen: IntArray
+    taught: bool = False
 
     @cached_property
     def diagonal(self) -> bool:
@@ -91,27 +94,41 @@ def solve_dirichlet(
     weight: FloatArray,
     start: DirichletCalibrator | None = None,
     distance: float = _newton.DISTANCE,
+    soft: FloatArray | None = None,
 ) -> DirichletCalibrator:
-    """`fit_dirichlet` on checked arrays, without the warning about unseen classes, and with an optional warm start."""
+    """`fit_dirichlet` on checked arrays, without the warning about unseen classes, and with an optional warm start.
+
+    The map is fitted to `soft` labels (N, K) instead of `y` where there are any; if λ or ε is chosen, only where that
+    makes the labels of held-out samples more likely.
+    """
     check_choices(lam, eps)
     if lam == "cv" or eps == "cv":
         lams, epses = LAM_GRID if lam == "cv" else (lam,), EPS_GRID if eps == "cv" else (eps,)
-        if lam == "cv" and p.shape[1] > MANY:
-            near = _choose_map(p, y, lams, epses, weight)
-            return _solve_map(p, y, near.lam, near.eps, weight, near, GAP, diagonal=near.diagonal)
-        lam, eps = _choose(p, y, lams, epses, weight)
+        choose = _choose_map if lam == "cv" and p.shape[1] > MANY else _choose
+        loss, near = choose(p, y, lams, epses, weight, None)
+        if soft is not None:
+            taught_loss, taught = choose(p, y, lams, epses, weight, soft)
+            near, soft = (taught, soft) if taught_loss < loss else (near, None)
+        lam, eps = near.lam, near.eps
+        if choose is _choose_map:
+            return _solve_map(p, y, lam, eps, weight, near, GAP, soft, diagonal=near.diagonal)
     penalty, origin = lam, np.eye(p.shape[1], p.shape[1] + 1)
     return _solve(
-        p, y, lam, eps, weight, start,
-        lambda z, target, seen, w, begin: _newton.minimise(z, target, origin[seen], penalty, w, begin, distance),
+        p, y, lam, eps, weight, start, soft,
+        lambda z, target, seen, w, begin, t: _newton.minimise(
+            z, target, origin[seen], penalty, w, begin, distance, soft=t
+        ),
     )  # fmt: skip
 
 
-def refit_dirichlet(fitted: DirichletCalibrator, p: FloatArray, y: IntArray, weight: FloatArray) -> DirichletCalibrator:
+def refit_dirichlet(
+    fitted: DirichletCalibrator, p: FloatArray, y: IntArray, weight: FloatArray, soft: FloatArray | None = None
+) -> DirichletCalibrator:
     """Fit on almost the same samples, starting from `fitted`, with its λ and ε, as exactly as a fold needs."""
+    soft = soft if fitted.taught else None
     if p.shape[1] > MANY:
-        return _solve_map(p, y, fitted.lam, fitted.eps, weight, fitted, FOLD_GAP, diagonal=fitted.diagonal)
-    return solve_dirichlet(p, y, fitted.lam, fitted.eps, weight, fitted, FOLD_DISTANCE)
+        return _solve_map(p, y, fitted.lam, fitted.eps, weight, fitted, FOLD_GAP, soft, diagonal=fitted.diagonal)
+    return solve_dirichlet(p, y, fitted.lam, fitted.eps, weight, fitted, FOLD_DISTANCE, soft)
 
 
 def _solve(
@@ -121,9 +138,10 @@ def _solve(
     eps: float,
     weight: FloatArray,
     start: DirichletCalibrator | None,
-    minimise: Callable[[FloatArray, IntArray, IntArray, FloatArray, FloatArray | None], FloatArray],
+    soft: FloatArray | None,
+    minimise: Callable[..., FloatArray],
 ) -> DirichletCalibrator:
-    """Fit (W, b) of the seen classes by `minimise(z, target, seen, weight, start)`."""
+    """Fit (W, b) of the seen classes by `minimise(z, target, seen, weight, start, soft)`."""
     classes = p.shape[1]
     unseen = unseen_classes(y, classes, weight)
     seen = np.setdiff1d(np.arange(classes), unseen)
@@ -132,15 +150,22 @@ def _solve(
     column[seen] = np.arange(len(seen))
     used = weight > 0
     begin = None if start is None else np.column_stack([start.weight, start.bias])[seen]
+    targets = None
+    if soft is not None:
+        targets = np.ascontiguousarray(soft[np.ix_(used, seen)].T)
+        targets /= targets.sum(axis=0)
     theta = np.eye(classes, classes + 1)
     with one_thread():
-        theta[seen] = minimise(np.ascontiguousarray(features[:, used]), column[y[used]], seen, weight[used], begin)
+        theta[seen] = minimise(
+            np.ascontiguousarray(features[:, used]), column[y[used]], seen, weight[used], begin, targets
+        )
     return DirichletCalibrator(
         weight=np.ascontiguousarray(theta[:, :-1]),
         bias=theta[:, -1].copy(),
         lam=float(lam),
         eps=float(eps),
         unseen=unseen,
+        taught=soft is not None,
     )
 
 
@@ -152,17 +177,17 @@ def _solve_map(
     weight: FloatArray,
     start: DirichletCalibrator | None,
     gap: float,
+    soft: FloatArray | None,
     *,
     diagonal: bool,
 ) -> DirichletCalibrator:
     """Fit a full or diagonal map of many classes until a step lowers the objective by less than `gap` per sample."""
 
-    def minimise(
-        z: FloatArray, target: IntArray, seen: IntArray, w: FloatArray, begin: FloatArray | None
-    ) -> FloatArray:
-        return fit_map(z.astype(np.float32), target, seen, lam, w, begin, gap * float(w.sum()), diagonal=diagonal)
+    def minimise(z: FloatArray, target: IntArray, seen: IntArray, w: FloatArray, begin: Any, t: Any) -> FloatArray:
+        end = gap * float(w.sum())
+        return fit_map(z.astype(np.float32), target, seen, lam, w, begin, end, diagonal=diagonal, soft=t)
 
-    return _solve(p, y, lam, eps, weight, start, minimise)
+    return _solve(p, y, lam, eps, weight, start, soft, minimise)
 
 
 def check_choices(lam: float | Literal["cv"], eps: float | Literal["cv"]) -> None:
@@ -178,11 +203,16 @@ def check_choices(lam: float | Literal["cv"], eps: float | Literal["cv"]) -> Non
 
 
 def _choose(
-    p: FloatArray, y: IntArray, lams: Sequence[float], epses: Sequence[float], weight: FloatArray
-) -> tuple[float, float]:
-    """λ and ε with the smallest out-of-fold negative log-likelihood."""
+    p: FloatArray,
+    y: IntArray,
+    lams: Sequence[float],
+    epses: Sequence[float],
+    weight: FloatArray,
+    soft: FloatArray | None,
+) -> tuple[float, DirichletCalibrator]:
+    """The smallest out-of-fold negative log-likelihood of the labels, and a map with its λ and ε."""
     parts = list(_splits(len(p), CV_FOLDS))
-    best, choice = np.inf, (lams[0], epses[0])
+    found: tuple[float, DirichletCalibrator] | None = None
     for eps in epses:
         starts: list[DirichletCalibrator | None] = [None] * len(parts)
         least, worse = np.inf, 0
@@ -191,20 +221,28 @@ def _choose(
                 break
             loss = 0.0
             for i, (fit, held_out) in enumerate(parts):
-                calibrator = solve_dirichlet(p[fit], y[fit], lam, eps, weight[fit], starts[i], ROUGH_DISTANCE)
+                calibrator = solve_dirichlet(
+                    p[fit], y[fit], lam, eps, weight[fit], starts[i], ROUGH_DISTANCE, _rows(soft, fit)
+                )
                 starts[i] = calibrator
                 loss += _loss(calibrator, p[held_out], y[held_out], weight[held_out])
             worse = 0 if loss < least else worse + 1
             least = min(loss, least)
-            if loss < best:
-                best, choice = loss, (lam, eps)
-    return choice
+            if found is None or loss < found[0]:
+                found = loss, calibrator
+    assert found is not None  # noqa: S101 (neither grid is empty)
+    return found
 
 
 def _choose_map(
-    p: FloatArray, y: IntArray, lams: Sequence[float], epses: Sequence[float], weight: FloatArray
-) -> DirichletCalibrator:
-    """The map, diagonal or full, with the smallest negative log-likelihood on two folds; fitted without the first."""
+    p: FloatArray,
+    y: IntArray,
+    lams: Sequence[float],
+    epses: Sequence[float],
+    weight: FloatArray,
+    soft: FloatArray | None,
+) -> tuple[float, DirichletCalibrator]:
+    """The same on two folds, for a diagonal or a full map; the map was fitted without the first."""
     parts = list(_splits(len(p), CV_FOLDS))[:MANY_FOLDS]
     grid = sorted(lams, reverse=True)
     best: tuple[float, list[DirichletCalibrator]] = np.inf, []
@@ -216,9 +254,8 @@ def _choose_map(
                 loss, fitted = 0.0, []
                 for fold, (fit, held_out) in enumerate(parts):
                     start = tried[near][1][fold] if near in tried else None
-                    fitted.append(
-                        _solve_map(p[fit], y[fit], grid[i], eps, weight[fit], start, FOLD_GAP, diagonal=diagonal)
-                    )
+                    samples = p[fit], y[fit], grid[i], eps, weight[fit]
+                    fitted.append(_solve_map(*samples, start, FOLD_GAP, _rows(soft, fit), diagonal=diagonal))
                     loss += _loss(fitted[-1], p[held_out], y[held_out], weight[held_out])
                 tried[i] = loss, fitted
                 return loss
@@ -232,7 +269,11 @@ def _choose_map(
             for i in {least - 1, least + 1} & set(range(len(grid))):
                 loss_at(i, least)
             best = min(best, *tried.values(), key=lambda found: found[0])
-    return best[1][0]
+    return best[0], best[1][0]
+
+
+def _rows(soft: FloatArray | None, rows: IntArray) -> FloatArray | None:
+    return None if soft is None else soft[rows]
 
 
 def _loss(calibrator: DirichletCalibrator, p: FloatArray, y: IntArray, weight: FloatArray) -> float:

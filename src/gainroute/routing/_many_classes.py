@@ -103,6 +103,7 @@ def fit_map(
     gap: float,
     *,
     diagonal: bool,
+    soft: FloatArray | None = None,
 ) -> FloatArray:
     """Fit a map with penalty λ; returns W and b of the seen classes, (S, K + 1).
 
@@ -124,11 +125,14 @@ def fit_map(
         The fit ends with a step that lowers the objective by less than this.
     diagonal
         Whether the map is diagonal.
+    soft : (S, N), optional
+        Soft labels, which take the place of `target`.
     """
     w = weight.astype(z.dtype)
+    labels = target if soft is None else soft.astype(z.dtype)
     if not diagonal:
         full = _Full(z, seen, lam, w)
-        return _minimise(full, target, w, full.origin if start is None else start, gap).astype(np.float64)
+        return _minimise(full, labels, w, full.origin if start is None else start, gap).astype(np.float64)
     rows, classes = np.arange(len(seen)), len(z) - 1
     model = _Diagonal(np.ascontiguousarray(z[seen]), lam)
     begin = model.origin
@@ -136,20 +140,21 @@ def fit_map(
         slope = start[rows, seen]
         t = (slope.sum() + 1 / lam) / (len(seen) + 1 / lam)  # at the optimum the d add up to (t − 1)/λ
         begin = np.concatenate([[t], slope - t, start[:, -1]])
-    theta = _minimise(model, target, w, begin, gap).astype(np.float64)
+    theta = _minimise(model, labels, w, begin, gap).astype(np.float64)
     found = np.zeros((len(seen), classes + 1))
     found[rows, seen] = theta[0] + theta[1 : len(seen) + 1]
     found[:, -1] = theta[len(seen) + 1 :]
     return found
 
 
-def _minimise(model: _Map, target: IntArray, weight: Matrix, start: Matrix, gap: float) -> Matrix:
-    samples = np.arange(len(target))
+def _minimise(model: _Map, labels: Matrix, weight: Matrix, start: Matrix, gap: float) -> Matrix:
+    """Newton's method; `labels` are classes (N,), or soft (S, N)."""
+    hard, samples = labels.ndim == 1, np.arange(len(weight))
     rounding = float(np.finfo(weight.dtype).eps)
 
     def state(at: Matrix) -> tuple[Matrix, float]:
         p = model.logits(at)
-        own = p[target, samples].astype(np.float64)
+        own = (p[labels, samples] if hard else np.einsum("sn,sn->n", labels, p)).astype(np.float64)
         top = p.max(axis=0)
         p -= top
         np.exp(p, out=p)
@@ -162,8 +167,11 @@ def _minimise(model: _Map, target: IntArray, weight: Matrix, start: Matrix, gap:
     p, value = state(theta)
     for _ in range(MAX_STEPS):
         weighted = p * weight
-        residual = weighted.copy()
-        residual[target, samples] -= weight
+        if hard:
+            residual = weighted.copy()
+            residual[labels, samples] -= weight
+        else:
+            residual = weighted - labels * weight
         gradient = model.pull(residual) + model.ridge * (theta - model.origin)
         direction = _direction(model, gradient, p, weighted)
         slope, step = float(np.vdot(gradient, direction)), 1.0

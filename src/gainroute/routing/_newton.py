@@ -4,6 +4,8 @@ Minimises, over θ of shape (S, D),
 
     f(θ) = Σₙ wₙ [ log Σⱼ exp(θⱼ·zₙ) − θ_{yₙ}·zₙ ] + λ ‖θ − θ₀‖²_F .
 
+With soft labels tₙ, which add up to one, Σⱼ t_{jn} θⱼ·zₙ takes the place of θ_{yₙ}·zₙ.
+
 f is 2λ-strongly convex, so that ‖θ − θ*‖ ≤ ‖∇f‖/(2λ): the stopping rule bounds the distance to the one
 optimum, and the result does not depend on the start, on the order of the classes or on that of the samples.
 
@@ -96,12 +98,14 @@ def minimise(
     start: npt.NDArray[np.float64] | None = None,
     distance: float = DISTANCE,
     callback: Callable[[float], bool] | None = None,
+    soft: npt.NDArray[np.float64] | None = None,
 ) -> npt.NDArray[np.float64]:
     """Find the one θ, (S, D), that minimises f.
 
     Features `z` (D, N) have one column per sample; `target` (N,) is its class, 0 … S−1; `origin` is θ₀, (S, D), the
     centre of the penalty and the default start. Another `start` changes the time, not the result. `distance` is the
-    largest ‖θ − θ*‖ allowed. `callback` gets the objective after each step; a true result ends the iteration.
+    largest ‖θ − θ*‖ allowed. `callback` gets the objective after each step; a true result ends the iteration. `soft`
+    labels, (S, N), take the place of `target`.
     """
     samples = np.arange(len(target))
     w = np.ones(len(target)) if weight is None else weight
@@ -112,7 +116,8 @@ def minimise(
     basis = (np.maximum(values, 0).astype(np.float32), vectors.astype(np.float32))
 
     def objective(logits: Matrix, normaliser: Matrix, at: Matrix) -> float:
-        nll = float(w @ (normaliser - logits[target, samples]))
+        own = logits[target, samples] if soft is None else np.einsum("sn,sn->n", soft, logits)
+        nll = float(w @ (normaliser - own))
         return nll + lam * float(np.sum((at - origin) ** 2))
 
     logits = theta @ z
@@ -120,8 +125,11 @@ def minimise(
     value = objective(logits, normaliser, theta)
     first = previous = None
     for _ in range(MAX_STEPS):
-        residual = p * w
-        residual[target, samples] -= w
+        if soft is None:
+            residual = p * w
+            residual[target, samples] -= w
+        else:
+            residual = (p - soft) * w
         gradient = residual @ z.T + 2 * lam * (theta - origin)
         norm = float(np.linalg.norm(gradient))
         first = norm if first is None else first

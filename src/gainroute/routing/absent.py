@@ -190,7 +190,7 @@ def _subset_settings(router: Router) -> dict[str, Any]:
     settings = router.settings() | {"folds": min(router.folds, FOLDS)}
     if router.stages().threshold.certifies:
         settings |= {"threshold": "cross-fitted", "kept_error": None}
-    chosen = router.calibrator_
+    chosen = getattr(router._pipeline.pool, "calibrator", router.calibrator_)
     if isinstance(chosen, DirichletCalibrator) and router.n_classes_ <= MANY:  # with more, "cv" also chooses the map
         settings |= {"lam": chosen.lam, "eps": chosen.eps}
     return settings

@@ -28,11 +28,13 @@ from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, Floa
 __all__ = [
     "LOG_LINEAR_BLEND",
     "BlendingPool",
+    "CrossFittedBlend",
     "FinalAnswer",
     "answer_value",
     "best_answer",
     "blended",
     "crossfit_blend",
+    "use_if_better",
     "with_strong_answers",
 ]
 
@@ -117,12 +119,22 @@ class BlendingPool:
     """
 
     blend: Any
-    fit_pool: Callable[[FloatArray, IntArray, FloatArray], Pool]
+    fit_pool: Callable[..., Pool]
+    refit_pool: Callable[..., Pool] | None = None
     pool: Pool | None = None
 
     def fit(self, posteriors: FloatArray, labels: IntArray, weight: FloatArray) -> BlendingPool:
         """Fit the pool, then the blend on its result."""
-        pool = self.fit_pool(posteriors[1:], labels, weight)
+        return self._fit(self.fit_pool(posteriors[1:], labels, weight), posteriors, labels, weight)
+
+    def refit(self, fitted: BlendingPool, posteriors: FloatArray, labels: IntArray, weight: FloatArray) -> BlendingPool:
+        """Fit on almost the same samples; the pool starts from that of `fitted` if it can."""
+        if self.refit_pool is None:
+            return self.fit(posteriors, labels, weight)
+        pool = self.refit_pool(fitted.pool, posteriors[1:], labels, weight)
+        return self._fit(pool, posteriors, labels, weight)
+
+    def _fit(self, pool: Pool, posteriors: FloatArray, labels: IntArray, weight: FloatArray) -> BlendingPool:
         both = np.stack([posteriors[0], pool(posteriors[1:])])
         return replace(self, blend=self.blend.fit(both, labels, weight), pool=pool)
 
@@ -134,30 +146,38 @@ class BlendingPool:
         return blended_
 
 
-def crossfit_blend(stage: Stage, samples: Samples, utility: FloatArray | None = None) -> tuple[Any, Samples]:
-    """Fit a blend, and give every sample the strong answer of a blend fitted without it.
+@dataclass(frozen=True, eq=False)
+class CrossFittedBlend:
+    """A blend fitted on all samples, and the posterior (N, K) that each gets from a blend fitted without it."""
 
-    Without a strong posterior, or if the blend is not better than the strong route alone: None and the samples
-    unchanged.
-    """
+    blend: Any
+    posterior: FloatArray
+
+
+def crossfit_blend(stage: Stage, samples: Samples) -> CrossFittedBlend | None:
+    """Fit a blend on all samples, and without each tenth; None if there is no strong posterior, or too few samples."""
     n, strong = len(samples), samples.strong_posterior
     if strong is None or n < FOLDS:
-        return None, samples
-
+        return None
     posteriors = np.concatenate([strong[None], samples.local])
     everything = stage.fit(posteriors, samples.labels, samples.weight)
     refit = getattr(stage, "refit", None)
-    prediction: IntArray = samples.strong_prediction.copy()
+    posterior = np.empty(strong.shape)
     for held_out in folds_of(n, FOLDS):
         rows = np.setdiff1d(np.arange(n), held_out)
         fold = posteriors[:, rows], samples.labels[rows], samples.weight[rows]
         fitted = stage.fit(*fold) if refit is None else refit(everything, *fold)
-        posterior = blended(fitted, strong[held_out], samples.local[:, held_out])
-        prediction[held_out] = best_answer(posterior, utility)
+        posterior[held_out] = blended(fitted, strong[held_out], samples.local[:, held_out])
+    return CrossFittedBlend(everything, posterior)
+
+
+def use_if_better(fitted: CrossFittedBlend, samples: Samples, utility: FloatArray | None = None) -> tuple[Any, Samples]:
+    """The blend, and the samples with its out-of-fold answers; None and the samples if it is no better than strong."""
+    prediction = best_answer(fitted.posterior, utility)
     prediction[samples.strong_prediction < 0] = -1  # no usable answer stays none
     if not _is_better(prediction, samples, utility):
         return None, samples
-    return everything, replace(samples, strong_prediction=prediction)
+    return fitted.blend, replace(samples, strong_prediction=prediction)
 
 
 def _is_better(prediction: IntArray, samples: Samples, utility: FloatArray | None) -> bool:

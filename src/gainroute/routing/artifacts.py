@@ -41,10 +41,11 @@ from gainroute.routing.routers import (
     ConfidenceRouter,
     DeferRouter,
     ExpectedGainRouter,
-    ExpectedGainScore,
     LearnedGainRouter,
     RandomRouter,
 )
+from gainroute.routing.score import ExpectedGainScore
+from gainroute.routing.taught import TaughtPool
 from gainroute.routing.two_stage_defer import TwoStageDeferRouter
 from gainroute.routing.types import Provenance, ThresholdScores
 
@@ -83,6 +84,7 @@ OWN_FITTED = (
     ExpectedGainScore,
     LearnedGainScore,
     LogLinearPool,
+    TaughtPool,
 )
 STAGES: dict[str, Registry[Any]] = {"calibration": CALIBRATORS, "pooling": POOLS}
 

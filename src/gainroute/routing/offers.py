@@ -37,7 +37,8 @@ from gainroute.routing.types import (
 
 if TYPE_CHECKING:
     from gainroute.routing.router import Router
-    from gainroute.routing.routers import ExpectedGainRouter, ExpectedGainScore
+    from gainroute.routing.routers import ExpectedGainRouter
+    from gainroute.routing.score import ExpectedGainScore
 
 __all__ = [
     "Offers",

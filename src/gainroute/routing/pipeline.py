@@ -13,12 +13,23 @@ import numpy as np
 
 from gainroute._util.progress import Progress
 from gainroute.errors import ShapeError, TooFewSamplesError
-from gainroute.routing.answer import BlendingPool, FinalAnswer, best_answer, crossfit_blend, with_strong_answers
-from gainroute.routing.calibrate import stratified_folds, unseen_classes, warn_unseen
+from gainroute.routing.answer import (
+    LOG_LINEAR_BLEND,
+    BlendingPool,
+    FinalAnswer,
+    best_answer,
+    crossfit_blend,
+    use_if_better,
+    with_strong_answers,
+)
+from gainroute.routing.calibrate import folds_of, stratified_folds, unseen_classes, warn_unseen
+from gainroute.routing.correction import fit_correction
 from gainroute.routing.decide import Threshold, ranks_among, scores_at_ranks
 from gainroute.routing.inputs import as_utility, check_posteriors
 from gainroute.routing.reliability import Shrinkage, estimate_confusion
 from gainroute.routing.samples import Samples
+from gainroute.routing.score import ExpectedGainScore
+from gainroute.routing.taught import soft_labels
 from gainroute.routing.types import (
     BoolArray,
     CalibrationSet,
@@ -35,6 +46,7 @@ from gainroute.routing.types import (
 __all__ = ["Pipeline", "Stages", "block_rows", "cross_fit", "fit_pipeline", "fit_stages", "out_of_fold"]
 
 BLOCK_VALUES = 2**17
+CORRECTION_FOLDS = 5
 
 
 def block_rows(columns: int) -> int:
@@ -70,17 +82,23 @@ class Stages:
         Fits the pool again on almost the same samples, starting from the one given; None to fit it anew.
     pooled_only
         Whether everything after the pool reads the pooled posterior instead of the local ones.
+    teaches
+        Whether the pool is fitted to soft labels, its fourth argument, where there is a strong posterior.
+    corrects
+        Whether the score, an `ExpectedGainScore`, is corrected where that pays.
     """
 
-    fit_pool: Callable[[FloatArray, IntArray, FloatArray], Pool]
+    fit_pool: Callable[..., Pool]
     fit_calibrator: FitCalibrator
     fit_score: Callable[[CalibrationSet], Score]
     threshold: Threshold
     blend: Stage | None = None
     shrinkage: Shrinkage = "none"
     utility: FloatArray | None = None
-    refit_pool: Callable[[Any, FloatArray, IntArray, FloatArray], Pool] | None = None
+    refit_pool: Callable[..., Pool] | None = None
     pooled_only: bool = False
+    teaches: bool = False
+    corrects: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,12 +203,11 @@ def fit_stages(
     utility = as_utility(stages.utility, samples.local.shape[2])
     samples = with_strong_answers(samples, utility)
     fitted_on, held_out = stages.threshold.split(samples)
-    blend = None
-    if stages.blend is not None:
-        stage = BlendingPool(stages.blend, stages.fit_pool) if stages.pooled_only else stages.blend
-        blend, fitted_on = crossfit_blend(stage, fitted_on, utility)
+    blend, fitted_on = _learn_from_strong(stages, fitted_on, utility)
     steps.advance("blend")
     pipeline, round_one = fit_pipeline(stages, fitted_on, blend=blend)
+    if stages.corrects:
+        pipeline = _corrected(stages, fitted_on, pipeline)
     steps.advance("calibration")
     scored, fitted_scores = fitted_on, None
     if held_out is not None:
@@ -205,6 +222,41 @@ def fit_stages(
         pipeline = replace(pipeline, answer=replace(pipeline.answer, blend=blend.blend))
     warn_unseen(unseen_classes(fitted_on.labels, len(pipeline.answer.confusion), fitted_on.weight))
     return pipeline, _threshold_scores(scored, score, weak), fitted_scores
+
+
+def _learn_from_strong(stages: Stages, samples: Samples, utility: FloatArray | None) -> tuple[Any, Samples]:
+    """The blend, None if the strong answer stands alone; and the samples with its answers and with soft labels."""
+    if stages.blend is None and not stages.teaches:
+        return None, samples
+    stage: Any = LOG_LINEAR_BLEND if stages.blend is None else stages.blend
+    if stages.pooled_only:
+        stage = BlendingPool(stage, stages.fit_pool, stages.refit_pool)
+    fitted = crossfit_blend(stage, samples)
+    if fitted is None:
+        return None, samples
+    if stages.teaches:
+        soft = soft_labels(fitted.posterior, samples.labels, samples.strong_prediction >= 0)
+        samples = replace(samples, soft=soft)
+    return (None, samples) if stages.blend is None else use_if_better(fitted, samples, utility)
+
+
+def _corrected(stages: Stages, samples: Samples, pipeline: Pipeline) -> Pipeline:
+    """The pipeline with a corrected score, if that pays on samples that it was not fitted to."""
+    score, n, k = pipeline.score, len(samples), len(pipeline.answer.confusion)
+    if n < CORRECTION_FOLDS or not isinstance(score, ExpectedGainScore):
+        return pipeline
+    pooled, calibrated, weak = np.empty((n, k)), np.empty((n, k)), np.empty(n, dtype=np.int64)
+    for held_out in folds_of(n, CORRECTION_FOLDS):
+        kept, part = np.setdiff1d(np.arange(n), held_out), samples.take(held_out)
+        fitted, _ = fit_pipeline(stages, samples.take(kept), warm_start=pipeline)
+        at = fitted.round_one(part.local, part.weak_prediction)
+        pooled[held_out], calibrated[held_out], weak[held_out] = at.pooled, at.calibrated, at.weak_prediction
+    round_one = RoundOne(pooled[None] if stages.pooled_only else samples.local, pooled, weak, calibrated)
+    truth = np.eye(k)[samples.labels] if samples.soft is None else samples.soft
+    rows, strong = np.arange(n), samples.strong_prediction
+    gain = np.where(strong < 0, 0.0, truth[rows, strong]) - truth[rows, weak]
+    correction = fit_correction(round_one, score.value, gain - score(round_one), samples.weight)
+    return replace(pipeline, score=replace(score, correction=correction))
 
 
 def _threshold_scores(samples: Samples, score: FloatArray, weak_prediction: IntArray) -> ThresholdScores:
@@ -237,9 +289,9 @@ def fit_pipeline(
     """
     start = None if warm_start is None else warm_start.calibrate
     if warm_start is None or stages.refit_pool is None:
-        pool = stages.fit_pool(samples.local, samples.labels, samples.weight)
+        pool = stages.fit_pool(*_pool_samples(samples))
     else:
-        pool = stages.refit_pool(warm_start.pool, samples.local, samples.labels, samples.weight)
+        pool = stages.refit_pool(warm_start.pool, *_pool_samples(samples))
     pooled = pool(samples.local)
     calibrate = stages.fit_calibrator(pooled, samples.labels, samples.weight, start)
     if confusion is None:
@@ -253,8 +305,15 @@ def fit_pipeline(
     score = stages.fit_score(
         CalibrationSet(round_one, samples.labels, samples.strong_prediction, samples.weight, confusion)
     )
+    if stages.corrects and warm_start is not None and isinstance(score, ExpectedGainScore):
+        score = replace(score, correction=getattr(warm_start.score, "correction", None))
     answer = FinalAnswer(confusion, blend, stages.utility)
     return Pipeline(pool, calibrate, score, answer, stages.pooled_only), round_one
+
+
+def _pool_samples(samples: Samples) -> tuple[FloatArray | IntArray, ...]:
+    soft = () if samples.soft is None else (samples.soft,)
+    return samples.local, samples.labels, samples.weight, *soft
 
 
 def cross_fit(stages: Stages, samples: Samples, warm_start: Pipeline) -> Iterator[tuple[IntArray, Pipeline, RoundOne]]:

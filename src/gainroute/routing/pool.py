@@ -29,7 +29,11 @@ __all__ = [
 POOLS: Registry[type[Stage]] = Registry(
     "gainroute.pools",
     "pooling",
-    {"mean": "gainroute.routing.pool:MeanPooling", "log-linear": "gainroute.routing.pool:LogLinearPooling"},
+    {
+        "mean": "gainroute.routing.pool:MeanPooling",
+        "log-linear": "gainroute.routing.pool:LogLinearPooling",
+        "taught": "gainroute.routing.taught:TaughtPooling",
+    },
 )
 
 # ‖θ − θ*‖ at the end, unless rounding stops the descent earlier.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,13 @@ import numpy as np
 from gainroute._util.registry import Registry
 from gainroute.errors import SettingError, ShapeError
 from gainroute.routing.answer import LOG_LINEAR_BLEND
-from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibration, TemperatureCalibration, check_choices
+from gainroute.routing.calibrate import (
+    CALIBRATORS,
+    DirichletCalibration,
+    TemperatureCalibration,
+    check_choices,
+    identity_calibration,
+)
 from gainroute.routing.decide import OwnRule, ThresholdRule, uniform_of
 from gainroute.routing.inputs import as_utility, one_of
 from gainroute.routing.learned_gain import choose_weight_decay, fit_learned_gain
@@ -19,7 +25,8 @@ from gainroute.routing.pipeline import Stages
 from gainroute.routing.pool import POOLS, LogLinearPooling, mean_over_parties
 from gainroute.routing.reliability import SHRINKAGE, Shrinkage
 from gainroute.routing.router import Router
-from gainroute.routing.score import Explanation, contributions, gain_score, strong_value
+from gainroute.routing.score import ExpectedGainScore, Explanation, contributions, strong_value
+from gainroute.routing.taught import TaughtPooling
 from gainroute.routing.types import (
     ArrayLike,
     BoolArray,
@@ -40,7 +47,6 @@ __all__ = [
     "ConfidenceRouter",
     "DeferRouter",
     "ExpectedGainRouter",
-    "ExpectedGainScore",
     "LearnedGainRouter",
     "RandomRouter",
 ]
@@ -61,7 +67,7 @@ ROUTERS: Registry[type[Router]] = Registry(
         "random": "gainroute.routing.routers:RandomRouter",
     },
 )
-BLENDS = ("none", "cv")
+BLENDS = CORRECTIONS = ("none", "cv")
 ANSWER_BY = ("utility", "argmax")
 
 
@@ -126,18 +132,6 @@ def _stage(value: str | Stage, registry: Registry[type[Stage]], configured: Mapp
     return configured[value] if value in configured else registry.get(value)()
 
 
-@dataclass(frozen=True, eq=False)
-class ExpectedGainScore:
-    """ŝ = Σₖ m[k](value[k] − U[k, ŷ]) (eq. 18); `utility` None is the identity, which is accuracy."""
-
-    value: FloatArray
-    utility: FloatArray | None
-
-    def __call__(self, round_one: RoundOne) -> FloatArray:
-        """Score samples, (N,)."""
-        return gain_score(round_one.calibrated, self.value, round_one.weak_prediction, self.utility)
-
-
 class ExpectedGainRouter(CalibratingRouter):
     """Escalate where the expected gain of the strong route exceeds a threshold set by the budget.
 
@@ -154,13 +148,19 @@ class ExpectedGainRouter(CalibratingRouter):
         plain classwise ratio.
     pooling
         "log-linear" weights the parties by how informative they are, for the weak answer and for the score; see
-        `gainroute.fit_log_linear`. "mean" is the paper's. Or a name registered with `gainroute.register_pool`, or a
-        stage of your own: an object whose ``fit(local, labels, weight)`` returns a callable on (M, N, K).
+        `gainroute.fit_log_linear`. "taught" maps that pool by the Dirichlet calibration, so that the weak answer is
+        read off the calibrated posterior; with a `strong_posterior` in `fit`, the map learns from it where that makes
+        the labels of held-out samples more likely. "mean" is the paper's. Or a name registered with
+        `gainroute.register_pool`, or a stage of your own: an object whose ``fit(local, labels, weight)`` returns a
+        callable on (M, N, K).
     blend
         "cv" lets the strong answer take Round 1 into account if that is right more often on held-out samples. It needs
         `strong_posterior` in `fit` and posteriors in `answer`; without them, and with "none", the strong answer stands
         alone. A stage of your own is fitted on the strong posterior followed by the local ones, (1 + M, N, K), and is
         used on the same condition.
+    correction
+        "cv" adds to the score what six looks at Round 1 (how sure it is, whether the parties agree) tell about the gain
+        beyond the expected one, if that explains gains on held-out samples. Not with a utility.
     utility : (K, K), optional
         U[truth, answer]; accuracy by default. With rare classes, accuracy may never escalate where recall would.
     answer_by
@@ -197,6 +197,7 @@ class ExpectedGainRouter(CalibratingRouter):
         shrinkage: Shrinkage = "empirical-bayes",
         pooling: str | Stage = "log-linear",
         blend: Literal["none", "cv"] | Stage = "cv",
+        correction: Literal["none", "cv"] = "none",
         utility: ArrayLike | None = None,
         answer_by: Literal["utility", "argmax"] = "utility",
         pooled_only: bool = False,
@@ -224,6 +225,7 @@ class ExpectedGainRouter(CalibratingRouter):
         self.shrinkage = one_of(shrinkage, "shrinkage", SHRINKAGE)
         self.pooling = _check_stage(pooling, POOLS)
         self.blend = blend if hasattr(blend, "fit") else one_of(blend, "blend", BLENDS)
+        self.correction = one_of(correction, "correction", CORRECTIONS)
         self.utility = None if utility is None else np.asarray(utility, dtype=np.float64)
         self.answer_by = one_of(answer_by, "answer_by", ANSWER_BY)
         self.pooled_only = pooled_only
@@ -242,6 +244,7 @@ class ExpectedGainRouter(CalibratingRouter):
             "shrinkage": "none",
             "pooling": "mean",
             "blend": "none",
+            "correction": "none",
             "answer_by": "argmax",
             "threshold": "calibration",
         }
@@ -251,8 +254,20 @@ class ExpectedGainRouter(CalibratingRouter):
         """Fit the pool that `pooling` names or is."""
         return self.pool if self.pooling == "mean" else self._pool_stage().fit(local, labels, weight)
 
-    def _pool_stage(self) -> Stage:
-        return _stage(self.pooling, POOLS, {"log-linear": LogLinearPooling(eps=self._floor)})
+    def fit_calibrator(
+        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
+    ) -> Calibrator:
+        """Fit the calibrator; a taught pool is calibrated already."""
+        if self.pooling == "taught":
+            return identity_calibration
+        return super().fit_calibrator(pooled, labels, weight, start)
+
+    def _pool_stage(self) -> Any:
+        pools: dict[str, Stage] = {
+            "log-linear": LogLinearPooling(eps=self._floor),
+            "taught": TaughtPooling(self.lam, self.eps),
+        }
+        return _stage(self.pooling, POOLS, pools)
 
     def fit_score(self, calibration: CalibrationSet) -> Score:
         """Compute what the strong route is worth on each class."""
@@ -262,14 +277,18 @@ class ExpectedGainRouter(CalibratingRouter):
     def stages(self) -> Stages:
         """The unfitted stages that the settings describe."""
         blend = {"none": None, "cv": LOG_LINEAR_BLEND}.get(self.blend) if isinstance(self.blend, str) else self.blend
-        # A subclass with a pool of its own does not refit the one that the setting names.
+        # A subclass with a pool of its own does not refit the one that the setting names, nor teach it.
         refits = type(self).fit_pool is ExpectedGainRouter.fit_pool
+        teaches = refits and self.pooling == "taught"
         return replace(
             super().stages(),
+            fit_pool=self._pool_stage().fit if teaches else self.fit_pool,
             blend=blend,
             utility=self.utility if self.answer_by == "utility" else None,
             refit_pool=getattr(self._pool_stage(), "refit", None) if refits else None,
             pooled_only=self.pooled_only,
+            teaches=teaches,
+            corrects=self.correction == "cv" and self.utility is None,
         )
 
     def explain(self, posteriors: ArrayLike, *, weak_prediction: Any = None) -> Explanation:
@@ -293,16 +312,18 @@ class ExpectedGainRouter(CalibratingRouter):
         score = self._pipeline.score
         assert isinstance(score, ExpectedGainScore)  # noqa: S101 (fit_score returns nothing else)
         column = self._labels.encode(decision.weak_prediction, "weak_prediction")
+        contribution = contributions(decision.calibrated, score.value, column, score.utility)[0]
         return Explanation(
             classes=np.arange(self.n_classes_) if self.classes is None else self.classes,
             pooled=decision.pooled[0],
             calibrated=decision.calibrated[0],
             reliability=score.value,
-            contribution=contributions(decision.calibrated, score.value, column, score.utility)[0],
+            contribution=contribution,
             weak_prediction=decision.weak_prediction[0],
             score=float(decision.score[0]),
             threshold=self.threshold_,
             escalate=bool(decision.escalate[0]),
+            correction=0.0 if score.correction is None else float(decision.score[0] - contribution.sum()),
         )
 
 

@@ -27,6 +27,7 @@ class Samples:
     weak_prediction: IntArray | None
     weight: FloatArray
     strong_posterior: FloatArray | None = None
+    soft: FloatArray | None = None  # (N, K): labels mixed with what the strong route says
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from gainroute.errors import ShapeError
+from gainroute.routing.correction import correction_of
 from gainroute.routing.inputs import as_posteriors, as_utility
 from gainroute.routing.labels import as_labels
-from gainroute.routing.types import ArrayLike, FloatArray, IntArray, LabelArray
+from gainroute.routing.types import ArrayLike, FloatArray, IntArray, LabelArray, RoundOne
 
-__all__ = ["Explanation", "contributions", "expected_gain", "gain_score", "strong_value"]
+__all__ = ["ExpectedGainScore", "Explanation", "contributions", "expected_gain", "gain_score", "strong_value"]
 
 
 def strong_value(confusion: FloatArray, utility: FloatArray | None) -> FloatArray:
@@ -98,6 +99,23 @@ def contributions(
 
 
 @dataclass(frozen=True, eq=False)
+class ExpectedGainScore:
+    """ŝ = Σₖ m[k](value[k] − U[k, ŷ]) (eq. 18), plus a correction (3, 6) if there is one.
+
+    A `utility` of None is the identity, which is accuracy.
+    """
+
+    value: FloatArray
+    utility: FloatArray | None
+    correction: FloatArray | None = None
+
+    def __call__(self, round_one: RoundOne) -> FloatArray:
+        """Score samples, (N,)."""
+        score = gain_score(round_one.calibrated, self.value, round_one.weak_prediction, self.utility)
+        return score if self.correction is None else score + correction_of(self.correction, round_one, self.value)
+
+
+@dataclass(frozen=True, eq=False)
 class Explanation:
     """Why one sample is escalated or kept: its score, class by class.
 
@@ -110,11 +128,13 @@ class Explanation:
     reliability : (K,)
         What the strong route is worth on each class.
     contribution : (K,)
-        What each class adds to the score; sums to `score`.
+        What each class adds to the score; together with `correction`, they sum to `score`.
     weak_prediction
         The weak answer.
     score, threshold, escalate
         The decision.
+    correction
+        What no class explains; 0 if the router does not correct its score.
     """
 
     classes: LabelArray | Sequence[Any]
@@ -126,6 +146,7 @@ class Explanation:
     score: float
     threshold: float
     escalate: bool
+    correction: float = 0.0
 
     def __str__(self) -> str:
         verdict = "escalate" if self.escalate else "keep"
@@ -141,4 +162,6 @@ class Explanation:
         ]
         if len(self.contribution) > 10:
             lines.append(f"{'…':>12} ({len(self.contribution) - 10} classes contribute less)")
+        if self.correction:
+            lines.append(f"{'correction':>12} {self.correction:+46.4f}")
         return "\n".join(lines)

@@ -23,6 +23,7 @@ from gainroute.federation.transport.proto import party_pb2 as pb
 from gainroute.routing.pool import LogLinearPool
 from gainroute.routing.pooled_only import route_pooled
 from gainroute.routing.router import Router
+from gainroute.routing.taught import TaughtPool
 from gainroute.routing.types import Decision
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class MaskedPool:
 
     def __init__(self, router: Router, parties: Sequence[str], *, smaller_roster: bool) -> None:
         pool = router._pipeline.pool
-        assert isinstance(pool, LogLinearPool)  # noqa: S101 (`router_differences` found nothing)
+        assert isinstance(pool, (LogLinearPool, TaughtPool))  # noqa: S101 (`router_differences` found nothing)
         self.smaller_roster = smaller_roster
         self._pool, self._router, self._parties = pool, router, tuple(parties)
         self._plans: dict[tuple[str, ...], bytes] = {}
@@ -101,9 +102,12 @@ class MaskedPool:
                 f"the masks of {', '.join(roster)} do not cancel: a party did not follow the protocol, or their "
                 "[privacy.peers] changed; restart the coordinator to repeat the handshake"
             )
-        pooled = self._pool.from_log_odds(total)
+        complete = len(roster) == len(self._parties)
+        # A map was fitted to the pool of all parties.
+        pool = self._pool.pool if isinstance(self._pool, TaughtPool) and not complete else self._pool
+        pooled = pool.from_log_odds(total)
         pooled[blank] = np.nan
-        incomplete = np.full(len(pooled), len(roster) < len(self._parties))
+        incomplete = np.full(len(pooled), not complete)
         return route_pooled(router, pooled, incomplete)
 
     def routes(self, roster: tuple[str, ...], values: Values, rows: int) -> list[str]:
@@ -135,7 +139,7 @@ def router_differences(router: Router) -> list[str]:
             "pooled_only=True (`gainroute fit --pooled-only`, `gainroute train --pooled-only`)"
         )
         return [reason]
-    if not isinstance(router._pipeline.pool, LogLinearPool):
+    if not isinstance(router._pipeline.pool, (LogLinearPool, TaughtPool)):
         return [f'{masked}, which sums log-odds, and its pool is not log-linear; fit it with pooling="log-linear"']
     return []
 
