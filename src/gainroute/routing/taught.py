@@ -15,7 +15,7 @@ import numpy as np
 
 from gainroute.routing.calibrate import DirichletCalibration, DirichletCalibrator
 from gainroute.routing.folds import folds_of
-from gainroute.routing.pool import LogLinearPool, LogLinearPooling
+from gainroute.routing.pool import LogLinearPool, LogLinearPooling, solve_log_linear
 from gainroute.routing.types import BoolArray, FloatArray, IntArray
 
 __all__ = ["LABEL", "TaughtPool", "TaughtPooling", "soft_labels"]
@@ -118,7 +118,7 @@ class TaughtPooling:
         pooled, n = pool(local), len(labels)
         for held_out in folds_of(n, FOLDS) if n >= FOLDS else ():
             kept = np.setdiff1d(np.arange(n), held_out)
-            fold = self._pooling.refit(pool, local[:, kept], labels[kept], weight[kept])
+            fold = solve_log_linear(local[:, kept], labels[kept], weight[kept], self._pooling.lam, pool.eps, near=pool)
             pooled[held_out] = fold(local[:, held_out])
         return pooled
 
