@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.rows import Row, interleaved, row, timed
-from gainroute.training.models.convolution import Conv3x3
+from gainroute.training.models.convolution import Convolution
 from gainroute.training.models.encoders import ResNet18
 from gainroute.training.models.fusion import FusionHead
 from gainroute.training.optimise import seeded
@@ -60,7 +60,7 @@ def _small_maps() -> Row:
     views = to_tensor(np.random.default_rng(0).normal(size=(BATCH, 3, 16, 16)).astype(np.float32), "cpu")
     ours, other = (place(ResNet18(channels=3, width=WIDTH, stem="3x3-pool", norm="group"), "cpu") for _ in range(2))
     for module in other.modules():
-        if isinstance(module, Conv3x3):
+        if isinstance(module, Convolution):
             module.__class__ = nn.Conv2d  # type: ignore[assignment]
 
     def step(model: nn.Module) -> None:

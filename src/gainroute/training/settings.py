@@ -92,7 +92,8 @@ class VflSettings(FitSettings):
     width, stem
         Of the ResNet-18 at each party; its embedding has 8 × width values. The stem "auto" depends on the image size.
     norm
-        Its normalisation: "batch", or "group", which holds up to noise that training did not see.
+        Its normalisation: "batch"; "group", which holds up to noise that training did not see; or "group-standardised",
+        which standardises the weights as well, and learns in fewer epochs.
     latent, dropout
         Of the fusion head.
     auxiliary

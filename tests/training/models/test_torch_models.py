@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gainroute.errors import ArtifactError, NotAnArtifactError, SettingError, ShapeError
 from gainroute.training.models.build import ModelSpec, build_model, load_model, save_model
-from gainroute.training.models.convolution import Conv3x3
+from gainroute.training.models.convolution import Convolution
 from gainroute.training.models.encoders import STEMS, ResNet18
 from gainroute.training.models.fusion import FusionHead
 from gainroute.training.models.local import LocalCNN
@@ -43,7 +43,7 @@ def test_with_group_normalisation_a_sample_is_encoded_alike_in_training_and_alon
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (4, 4)])
 def test_a_convolution_of_few_pixels_is_that_of_torch(size: tuple[int, int], stride: int) -> None:
-    ours = Conv3x3(8, 16, stride=stride).double()
+    ours = Convolution(8, 16, stride=stride).double()
     maps = torch.randn(3, 8, *size, dtype=torch.float64, requires_grad=True)
     found = ours(maps)
     expected = torch.nn.functional.conv2d(maps, ours.weight, stride=stride, padding=1)
@@ -57,10 +57,21 @@ def test_a_convolution_of_few_pixels_is_that_of_torch(size: tuple[int, int], str
         torch.testing.assert_close(gradient, other)
 
 
+def test_standardised_weights_have_no_mean_and_unit_norm() -> None:
+    torch.manual_seed(0)
+    ours, maps = Convolution(8, 16, standardised=True).double(), torch.randn(3, 8, 4, 4, dtype=torch.float64)
+    weight = ours.weight - ours.weight.mean(dim=(1, 2, 3), keepdim=True)
+    weight = weight / weight.flatten(1).norm(dim=1)[:, None, None, None]
+    torch.testing.assert_close(ours(maps), torch.nn.functional.conv2d(maps, weight, padding=1), rtol=1e-4, atol=1e-4)
+    net = ResNet18(channels=3, width=8, norm="group-standardised")
+    assert sum(isinstance(m, Convolution) and m.standardised for m in net.modules()) == 20
+    assert net(torch.randn(2, 3, 8, 8)).shape == (2, 64)
+
+
 def test_an_unknown_stem_or_kind_is_named() -> None:
     with pytest.raises(SettingError, match="stem '5x5' is unknown: one of 3x3"):
         ResNet18(channels=1, stem="5x5")
-    with pytest.raises(SettingError, match="norm 'layer' is unknown: one of batch, group"):
+    with pytest.raises(SettingError, match="norm 'layer' is unknown: one of batch, group, group-standardised"):
         ResNet18(channels=1, norm="layer")
     with pytest.raises(SettingError, match="model kind 'vit' is unknown"):
         build_model(ModelSpec("vit", {}))

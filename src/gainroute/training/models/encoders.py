@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gainroute.errors import SettingError
-from gainroute.training.models.convolution import Conv3x3
+from gainroute.training.models.convolution import Convolution
 
 __all__ = ["NORMS", "STEMS", "MLPEncoder", "ResNet18"]
 
@@ -22,7 +22,7 @@ _STEMS = {
     "7x7-stride2-pool": (7, 2, True),
 }
 STEMS = tuple(_STEMS)
-NORMS = ("batch", "group")
+NORMS = ("batch", "group", "group-standardised")
 _GROUPS = 8
 
 
@@ -38,14 +38,15 @@ def _norm(kind: str, channels: int) -> nn.Module:
 class _BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
         super().__init__()
-        self.conv1 = Conv3x3(inputs, outputs, stride=stride)
+        standardised = norm == "group-standardised"
+        self.conv1 = Convolution(inputs, outputs, stride=stride, standardised=standardised)
         self.norm1 = _norm(norm, outputs)
-        self.conv2 = Conv3x3(outputs, outputs)
+        self.conv2 = Convolution(outputs, outputs, standardised=standardised)
         self.norm2 = _norm(norm, outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), _norm(norm, outputs)
+                Convolution(inputs, outputs, 1, stride=stride, standardised=standardised), _norm(norm, outputs)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -58,7 +59,8 @@ class ResNet18(nn.Module):
     """ResNet-18 without its classifier.
 
     After the stem there are `width` channels, 64 is usual; the embedding has 8 × width values. The stem is one of
-    `STEMS`: "3x3" keeps the resolution (quadrants), "7x7-stride2-pool" is that of ImageNet. `norm` is one of `NORMS`.
+    `STEMS`: "3x3" keeps the resolution (quadrants), "7x7-stride2-pool" is that of ImageNet. `norm` is one of `NORMS`;
+    with "group-standardised" the weights of the convolutions are standardised as well.
     """
 
     def __init__(self, *, channels: int, width: int = 64, stem: str = "3x3", norm: str = "batch") -> None:
@@ -69,7 +71,7 @@ class ResNet18(nn.Module):
             raise SettingError(f"norm {norm!r} is unknown: one of {', '.join(NORMS)}")
         kernel, stride, pool = _STEMS[stem]
         layers: list[nn.Module] = [
-            nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=False),
+            Convolution(channels, width, kernel, stride=stride, standardised=norm == "group-standardised"),
             _norm(norm, width),
             nn.ReLU(inplace=True),
         ]

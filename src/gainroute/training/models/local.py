@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from gainroute.training.models.convolution import Conv3x3
+from gainroute.training.models.convolution import Convolution
 
 __all__ = ["LocalCNN", "LocalMLP"]
 
 
 def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
     return nn.Sequential(
-        Conv3x3(inputs, outputs, stride=stride),
+        Convolution(inputs, outputs, stride=stride),
         nn.BatchNorm2d(outputs),
         nn.ReLU(inplace=True),
     )
