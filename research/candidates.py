@@ -66,6 +66,7 @@ def _gain(kind: type[ExpectedGainRouter] = ExpectedGainRouter, **settings: Any) 
 
 
 _BETTER: dict[str, Any] = {"pooling": "log-linear", "lam": "cv", "shrinkage": "empirical-bayes"}
+_TAUGHT: dict[str, Any] = {**_BETTER, "pooling": "taught", "blend": "cv"}
 
 CANDIDATES: Mapping[str, Candidate] = {
     PAPER: Candidate(_gain(), False, "the paper's router"),
@@ -89,6 +90,9 @@ CANDIDATES: Mapping[str, Candidate] = {
     "corrected": Candidate(_gain(CorrectedGainRouter, **_BETTER), True, "a ridge correction on top of the score"),
     "blend": Candidate(_gain(blend="cv"), False, "the paper's, strong answer blended with Round 1"),
     "log-linear, λ cv, shrunk, blend": Candidate(_gain(**_BETTER, blend="cv"), True, ""),
+    "corrected, blend": Candidate(_gain(**_BETTER, blend="cv", correction="cv"), True, "corrected where that pays"),
+    "taught": Candidate(_gain(**_TAUGHT), True, "a map of the pool, taught by the strong route"),
+    "taught, corrected": Candidate(_gain(**_TAUGHT, correction="cv"), True, "that, corrected where that pays"),
 }
 
 
