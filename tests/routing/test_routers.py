@@ -92,8 +92,9 @@ def test_no_strong_answer_counts_as_wrong():
 
 def test_strong_posteriors_stand_in_for_predictions_and_become_the_probabilities():
     q = np.full((400, 4), 0.05) + 0.8 * np.eye(4)[DATA.strong]
-    router = gr.ExpectedGainRouter(0.2).fit(DATA.local, DATA.labels, strong_posterior=q)
-    assert router.threshold_ == gr.ExpectedGainRouter(0.2).fit(DATA.local, DATA.labels, DATA.strong).threshold_
+    router, other = (gr.ExpectedGainRouter(0.2, pooling="log-linear") for _ in range(2))
+    router.fit(DATA.local, DATA.labels, strong_posterior=q)
+    assert router.threshold_ == other.fit(DATA.local, DATA.labels, DATA.strong).threshold_
     decision = router.route(NEW.local)
     given = (np.full((200, 4), 0.05) + 0.8 * np.eye(4)[NEW.strong])[decision.escalate]
     answer = router.answer(decision, given)

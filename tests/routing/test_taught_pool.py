@@ -98,7 +98,7 @@ def test_with_few_samples_the_strong_route_teaches_more_than_labels() -> None:
         gr.ExpectedGainRouter(pooling=pooling, threshold="calibration").fit(local, labels, strong_posterior=strong)
         for pooling in ("taught", "log-linear")
     )
-    assert taught_pool(taught).taught
+    assert isinstance(taught._pipeline.pool, TaughtPool)
     better, usual = taught.route(new), default.route(new)
     assert negative_log_likelihood(better.calibrated, truth) < negative_log_likelihood(usual.calibrated, truth)
     assert np.mean(better.weak_prediction == truth) > np.mean(usual.weak_prediction == truth)
@@ -111,10 +111,14 @@ def test_soft_labels_that_mislead_are_not_used() -> None:
     assert not solve_dirichlet(local[0], labels, "cv", 1e-6, np.ones(400), soft=soft).taught
 
 
-def test_without_strong_posteriors_the_labels_teach() -> None:
+def test_without_strong_posteriors_it_is_the_log_linear_pool() -> None:
     local, labels, strong = federation(2, 400)
-    router = gr.ExpectedGainRouter(pooling="taught").fit(local, labels, strong.argmax(axis=1))
-    assert not taught_pool(router).taught
+    taught, log_linear = (
+        gr.ExpectedGainRouter(pooling=pooling).fit(local, labels, strong.argmax(axis=1)).route(local)
+        for pooling in ("taught", "log-linear")
+    )
+    assert np.array_equal(taught.score, log_linear.score)
+    assert np.array_equal(taught.pooled, log_linear.pooled)
 
 
 def test_a_sample_that_lacks_a_party_gets_the_mean_of_the_others() -> None:
@@ -208,9 +212,14 @@ def test_saved_and_loaded_it_routes_as_before(threshold: Any, tmp_path: Path) ->
     assert loaded.settings() == router.settings()
 
 
-def test_routers_of_subsets_take_its_penalty() -> None:
+def test_routers_of_subsets_take_its_penalty_if_they_are_taught() -> None:
     local, labels, strong = federation(2, 600)
     router = gr.ExpectedGainRouter(pooling="taught").fit(local, labels, strong_posterior=strong)
-    answers: dict[tuple[int, ...], IntArray] = {(0,): strong.argmax(axis=1), (1,): strong.argmax(axis=1)}
-    routers = gr.fit_subsets(router, local, labels, answers).subset_routers_
-    assert {fitted.settings()["lam"] for fitted in routers.values()} == {taught_pool(router).lam}
+    answers: dict[tuple[int, ...], FloatArray | IntArray] = {(0,): strong, (1,): strong.argmax(axis=1)}
+    taught, untaught = gr.fit_subsets(router, local, labels, answers).subset_routers_.values()
+    assert taught.settings()["lam"] == taught_pool(router).lam
+    assert untaught.settings()["lam"] == "cv"
+    plain = gr.ExpectedGainRouter(pooling="taught").fit(local, labels, strong.argmax(axis=1))
+    (subset,) = gr.fit_subsets(plain, local, labels, {(0,): strong}).subset_routers_.values()
+    assert subset.settings()["pooling"] == "log-linear"
+    assert subset.settings()["lam"] == plain.calibrator_.lam

@@ -117,9 +117,9 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="log-linear (the default): weight the parties by how informative they are; taught: that, calibrated, "
-            "and learning from strong_posterior where that pays; mean, the paper's; or the name of a pool that an "
-            "installed package offers.",
+            help="log-linear (the default): weight the parties by how informative they are; taught: also learn from "
+            "strong_posterior where that pays; mean, the paper's; or the name of a pool that an installed package "
+            "offers.",
         ),
     ] = None,
     blend: Annotated[

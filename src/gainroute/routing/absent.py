@@ -24,6 +24,7 @@ from gainroute.routing._many_classes import MANY
 from gainroute.routing.decide import Turns
 from gainroute.routing.inputs import as_local_posteriors, as_present, in_class_order
 from gainroute.routing.samples import as_samples
+from gainroute.routing.taught import TaughtPool
 from gainroute.routing.types import Answer, ArrayLike, BoolArray, Decision, FloatArray
 
 if TYPE_CHECKING:
@@ -125,7 +126,6 @@ def fit_subsets(
         local_posteriors, parties=router.n_parties_, classes=columns, class_names=router.classes
     )
     mask = as_present(present, local.shape[:2])
-    settings = _subset_settings(router)
     fitted: dict[Subset, Router] = {}
     for given, answers in subset_answers.items():
         subset = check_subset(given, router.n_parties_, proper=True)
@@ -139,6 +139,7 @@ def fit_subsets(
             )
         strong = np.asarray(answers)
         given_as: dict[str, Any] = {"strong_posterior" if strong.ndim == 2 else "strong_prediction": strong}
+        settings = _subset_settings(router, posteriors=strong.ndim == 2)
         with warnings.catch_warnings():  # the fit of all parties has warned of what is wrong with the samples
             warnings.simplefilter("ignore", GainrouteWarning)
             fitted[subset] = type(router)(**settings).fit(
@@ -186,12 +187,16 @@ def _offers(
     return fit_offers(router, samples, columns, party_bytes)
 
 
-def _subset_settings(router: Router) -> dict[str, Any]:
+def _subset_settings(router: Router, *, posteriors: bool) -> dict[str, Any]:
     settings = router.settings() | {"folds": min(router.folds, FOLDS)}
+    taught = isinstance(router._pipeline.pool, TaughtPool)
+    if settings.get("pooling") == "taught" and not taught:
+        settings["pooling"] = "log-linear"
     if router.stages().threshold.certifies:
         settings |= {"threshold": "cross-fitted", "kept_error": None}
     chosen = getattr(router._pipeline.pool, "calibrator", router.calibrator_)
-    if isinstance(chosen, DirichletCalibrator) and router.n_classes_ <= MANY:  # with more, "cv" also chooses the map
+    # A map that was taught needs another λ than one that is not. With many classes, "cv" also chooses the map.
+    if isinstance(chosen, DirichletCalibrator) and taught <= posteriors and router.n_classes_ <= MANY:
         settings |= {"lam": chosen.lam, "eps": chosen.eps}
     return settings
 

@@ -56,8 +56,9 @@ VERSION = 2
 READABLE = ("1", "2")
 MOST_PARTIES = 10_000
 # Settings that older files do not hold, with the values that routers of that time used.
-BEFORE = {"pooling": "mean", "blend": "none", "answer_by": "argmax"}
-SUBSET_SETTINGS = ("folds", "threshold", "kept_error", "lam", "eps")  # those in which a subset's router may differ
+BEFORE = {"pooling": "mean", "blend": "none", "correction": "none", "answer_by": "argmax"}
+# Those in which a subset's router may differ.
+SUBSET_SETTINGS = ("folds", "threshold", "kept_error", "pooling", "lam", "eps")
 
 Tensors = dict[str, npt.NDArray[Any]]
 

@@ -22,14 +22,14 @@ from gainroute.routing.answer import (
     use_if_better,
     with_strong_answers,
 )
-from gainroute.routing.calibrate import folds_of, stratified_folds, unseen_classes, warn_unseen
+from gainroute.routing.calibrate import folds_of, identity_calibration, stratified_folds, unseen_classes, warn_unseen
 from gainroute.routing.correction import fit_correction
 from gainroute.routing.decide import Threshold, ranks_among, scores_at_ranks
 from gainroute.routing.inputs import as_utility, check_posteriors
 from gainroute.routing.reliability import Shrinkage, estimate_confusion
 from gainroute.routing.samples import Samples
 from gainroute.routing.score import ExpectedGainScore
-from gainroute.routing.taught import soft_labels
+from gainroute.routing.taught import TaughtPool, soft_labels
 from gainroute.routing.types import (
     BoolArray,
     CalibrationSet,
@@ -293,7 +293,10 @@ def fit_pipeline(
     else:
         pool = stages.refit_pool(warm_start.pool, *_pool_samples(samples))
     pooled = pool(samples.local)
-    calibrate = stages.fit_calibrator(pooled, samples.labels, samples.weight, start)
+    if isinstance(pool, TaughtPool):  # it is calibrated already
+        calibrate: Calibrator = identity_calibration
+    else:
+        calibrate = stages.fit_calibrator(pooled, samples.labels, samples.weight, start)
     if confusion is None:
         confusion = estimate_confusion(
             samples.labels, samples.strong_prediction, pooled.shape[1], samples.weight, stages.shrinkage

@@ -11,13 +11,7 @@ import numpy as np
 from gainroute._util.registry import Registry
 from gainroute.errors import SettingError, ShapeError
 from gainroute.routing.answer import LOG_LINEAR_BLEND
-from gainroute.routing.calibrate import (
-    CALIBRATORS,
-    DirichletCalibration,
-    TemperatureCalibration,
-    check_choices,
-    identity_calibration,
-)
+from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibration, TemperatureCalibration, check_choices
 from gainroute.routing.decide import OwnRule, ThresholdRule, uniform_of
 from gainroute.routing.inputs import as_utility, one_of
 from gainroute.routing.learned_gain import choose_weight_decay, fit_learned_gain
@@ -148,10 +142,10 @@ class ExpectedGainRouter(CalibratingRouter):
         plain classwise ratio.
     pooling
         "log-linear" weights the parties by how informative they are, for the weak answer and for the score; see
-        `gainroute.fit_log_linear`. "taught" maps that pool by the Dirichlet calibration, so that the weak answer is
-        read off the calibrated posterior; with a `strong_posterior` in `fit`, the map learns from it where that makes
-        the labels of held-out samples more likely. "mean" is the paper's. Or a name registered with
-        `gainroute.register_pool`, or a stage of your own: an object whose ``fit(local, labels, weight)`` returns a
+        `gainroute.fit_log_linear`. "taught" learns from a `strong_posterior` in `fit` as well, where that makes the
+        labels of held-out samples more likely: a Dirichlet map of that pool is fitted to soft labels, and both the weak
+        answer and the score are read off it; elsewhere it is "log-linear". "mean" is the paper's. Or a name registered
+        with `gainroute.register_pool`, or a stage of your own: an object whose ``fit(local, labels, weight)`` returns a
         callable on (M, N, K).
     blend
         "cv" lets the strong answer take Round 1 into account if that is right more often on held-out samples. It needs
@@ -254,14 +248,6 @@ class ExpectedGainRouter(CalibratingRouter):
         """Fit the pool that `pooling` names or is."""
         return self.pool if self.pooling == "mean" else self._pool_stage().fit(local, labels, weight)
 
-    def fit_calibrator(
-        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, start: Calibrator | None
-    ) -> Calibrator:
-        """Fit the calibrator; a taught pool is calibrated already."""
-        if self.pooling == "taught":
-            return identity_calibration
-        return super().fit_calibrator(pooled, labels, weight, start)
-
     def _pool_stage(self) -> Any:
         pools: dict[str, Stage] = {
             "log-linear": LogLinearPooling(eps=self._floor),
@@ -279,7 +265,7 @@ class ExpectedGainRouter(CalibratingRouter):
         blend = {"none": None, "cv": LOG_LINEAR_BLEND}.get(self.blend) if isinstance(self.blend, str) else self.blend
         # A subclass with a pool of its own does not refit the one that the setting names, nor teach it.
         refits = type(self).fit_pool is ExpectedGainRouter.fit_pool
-        teaches = refits and self.pooling == "taught"
+        teaches = refits and self.pooling == "taught" and self.calibration == "dirichlet"
         return replace(
             super().stages(),
             fit_pool=self._pool_stage().fit if teaches else self.fit_pool,

@@ -40,7 +40,7 @@ class TaughtPool:
     ----------
     weight, bias, eps
         w (M,), b (K,) and ε of the log-linear pool.
-    map_weight, map_bias, map_eps, lam, unseen, taught
+    map_weight, map_bias, map_eps, lam, unseen
         V (K, K), c (K,), and the other attributes of the `gainroute.DirichletCalibrator`.
     """
 
@@ -52,13 +52,12 @@ class TaughtPool:
     map_eps: float
     lam: float
     unseen: IntArray
-    taught: bool
 
     @classmethod
     def of(cls, pool: LogLinearPool, calibrator: DirichletCalibrator) -> TaughtPool:
         """The map of this pool."""
         c = calibrator
-        return cls(pool.weight, pool.bias, pool.eps, c.weight, c.bias, c.eps, c.lam, c.unseen, c.taught)
+        return cls(pool.weight, pool.bias, pool.eps, c.weight, c.bias, c.eps, c.lam, c.unseen)
 
     @cached_property
     def pool(self) -> LogLinearPool:
@@ -68,7 +67,7 @@ class TaughtPool:
     @cached_property
     def calibrator(self) -> DirichletCalibrator:
         """Its map."""
-        return DirichletCalibrator(self.map_weight, self.map_bias, self.lam, self.map_eps, self.unseen, self.taught)
+        return DirichletCalibrator(self.map_weight, self.map_bias, self.lam, self.map_eps, self.unseen, taught=True)
 
     def __call__(self, local: FloatArray, present: BoolArray | None = None) -> FloatArray:
         """Pool checked posteriors, (M, N, K) → (N, K); a sample that lacks a party gets the mean of the others."""
@@ -86,28 +85,33 @@ class TaughtPool:
 
 @dataclass(frozen=True)
 class TaughtPooling:
-    """A log-linear pool, then a Dirichlet map of it; λ and ε are those of the map."""
+    """A log-linear pool, and where there are soft labels that pay, a Dirichlet map of it; λ and ε are the map's."""
 
     lam: float | Literal["cv"] = "cv"
     eps: float | Literal["cv"] = 1e-6
 
     def fit(
         self, local: FloatArray, labels: IntArray, weight: FloatArray, soft: FloatArray | None = None
-    ) -> TaughtPool:
-        """Fit on local posteriors (M, N, K), the map to `soft` labels (N, K) if that pays."""
+    ) -> LogLinearPool | TaughtPool:
+        """Fit on local posteriors (M, N, K), the map to `soft` labels (N, K)."""
         pool = self._pooling.fit(local, labels, weight)
+        if soft is None:
+            return pool
         pooled = self._out_of_fold(pool, local, labels, weight)
-        return TaughtPool.of(pool, DirichletCalibration(self.lam, self.eps).fit(pooled, labels, weight, soft))
+        calibrator = DirichletCalibration(self.lam, self.eps).fit(pooled, labels, weight, soft)
+        return TaughtPool.of(pool, calibrator) if calibrator.taught else pool
 
     def refit(
         self,
-        fitted: TaughtPool,
+        fitted: LogLinearPool | TaughtPool,
         local: FloatArray,
         labels: IntArray,
         weight: FloatArray,
         soft: FloatArray | None = None,
-    ) -> TaughtPool:
+    ) -> LogLinearPool | TaughtPool:
         """Fit on almost the same samples, starting from `fitted`, with the λ and ε it has chosen."""
+        if isinstance(fitted, LogLinearPool):
+            return self._pooling.refit(fitted, local, labels, weight)
         pool = self._pooling.refit(fitted.pool, local, labels, weight)
         pooled = self._out_of_fold(pool, local, labels, weight)
         calibration = DirichletCalibration(self.lam, self.eps)
