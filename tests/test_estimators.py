@@ -77,7 +77,7 @@ def test_settings_are_changed_by_name_and_checked_as_in_the_constructor():
     assert router.lam == 2.0  # nothing changes if one value is refused
     with pytest.raises(gr.errors.SettingError, match="ExpectedGainRouter has no setting 'budge'; it has budget, "):
         router.set_params(budge=0.1)
-    with pytest.raises(gr.errors.SettingError, match="pooling is 'log-linear', which has no settings"):
+    with pytest.raises(gr.errors.SettingError, match="pooling is 'taught', which has no settings"):
         router.set_params(pooling__lam=1.0)
 
 

@@ -107,7 +107,7 @@ def test_a_calibrator_that_can_start_warm_is_refitted_in_the_folds() -> None:
             starts.append(fitted)
             return fitted
 
-    router = fitted(calibration=Warm())
+    router = fitted(calibration=Warm(), correction="none")
     assert starts == [router.calibrator_] * 4
 
 

@@ -117,9 +117,9 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="log-linear (the default): weight the parties by how informative they are; taught: also learn from "
-            "strong_posterior where that pays; mean, the paper's; or the name of a pool that an installed package "
-            "offers.",
+            help="taught (the default): weight the parties by how informative they are, and learn from "
+            "strong_posterior where that pays; log-linear: only weight them; mean, the paper's; or the name of a pool "
+            "that an installed package offers.",
         ),
     ] = None,
     blend: Annotated[
@@ -134,8 +134,8 @@ def fit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="cv: add to the score what else Round 1 tells about the gain, if that explains gains on held-out "
-            "samples; or none (the default).",
+            help="cv (the default): add to the score what else Round 1 tells about the gain, if that explains gains on "
+            "held-out samples; or none, the paper's.",
         ),
     ] = None,
     pooled_only: opt.PooledOnly = None,

@@ -129,7 +129,7 @@ def _stage(value: str | Stage, registry: Registry[type[Stage]], configured: Mapp
 class ExpectedGainRouter(CalibratingRouter):
     """Escalate where the expected gain of the strong route exceeds a threshold set by the budget.
 
-    The defaults were chosen on calibration data (docs/decisions/0003); `paper` builds the paper's router.
+    The defaults were chosen on calibration data (docs/decisions/0003 and 0015); `paper` builds the paper's router.
 
     Parameters
     ----------
@@ -189,9 +189,9 @@ class ExpectedGainRouter(CalibratingRouter):
         lam: float | Literal["cv"] = "cv",
         eps: float | Literal["cv"] = 1e-6,
         shrinkage: Shrinkage = "empirical-bayes",
-        pooling: str | Stage = "log-linear",
+        pooling: str | Stage = "taught",
         blend: Literal["none", "cv"] | Stage = "cv",
-        correction: Literal["none", "cv"] = "none",
+        correction: Literal["none", "cv"] = "cv",
         utility: ArrayLike | None = None,
         answer_by: Literal["utility", "argmax"] = "utility",
         pooled_only: bool = False,
