@@ -279,6 +279,7 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
     }
     fitted = router if present.all() else router.subset_routers_.get(tuple(np.flatnonzero(present).tolist()))
     columns |= dict.fromkeys(("calibrated", "reliability", "contribution"))
+    correction = None
     if masked and present.all():
         columns["calibrated"] = route_pooled(router, local).calibrated[0]
     elif fitted is not None:
@@ -287,6 +288,7 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
         if isinstance(fitted, ExpectedGainRouter):
             explained = fitted.explain(there)
             columns |= {"reliability": explained.reliability, "contribution": explained.contribution}
+            correction = explained.correction
     names = coordinator.parties.class_names(deployment)
     classes = [
         {
@@ -319,6 +321,7 @@ def explanation_json(coordinator: Coordinator, row: dict[str, Any]) -> dict[str,
         "note": note,
         "answered_by": "strong" if round_of(row["route"]) == ROUND2 else "weak",
         "classes": classes,
+        "correction": correction,
         "offers": offers,
     }
 

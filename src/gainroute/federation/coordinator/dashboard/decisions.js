@@ -143,12 +143,14 @@ function bill(d) {
   }
   const head = ["If it is …", "Round 1", "calibrated", "Round 2 right", "", "adds", "Round 2"].map((says) =>
     el("th", says ? { scope: "col" } : { class: "bar", "aria-hidden": "true" }, says));
-  const total = el("tr", {}, el("td", { colspan: 4 }, "Expected gain"), el("td", { class: "bar" }), added(d.score), el("td"));
-  const table = el("table", { class: "bill" }, el("thead", {}, el("tr", {}, ...head)), body, scored ? el("tfoot", {}, total) : null);
+  const foot = (name, text, value) =>
+    el("tr", { class: name }, el("td", { colspan: 4 }, text), el("td", { class: "bar" }), added(value), el("td"));
+  const total = [d.correction ? foot("correction", "How sure Round 1 is", d.correction) : null, foot("total", "Expected gain", d.score)];
+  const table = el("table", { class: "bill" }, el("thead", {}, el("tr", {}, ...head)), body, scored ? el("tfoot", {}, ...total) : null);
   const about =
     "In percent. “Round 1” and “Round 2” are the posteriors. “Calibrated” is the probability of each class after Round 1, " +
     "“Round 2 right” the reliability of Round 2 on that class: their product is what a class adds to the expected gain. The weak " +
-    "answer's own class can only reduce it.";
+    "answer's own class can only reduce it. How sure Round 1 is, and whether the parties agree, corrects the sum where that was found to help.";
   return el("div", {}, el("div", { class: "scroll" }, table), scored ? el("p", { class: "small" }, about) : null);
 }
 

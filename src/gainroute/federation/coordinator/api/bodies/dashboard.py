@@ -130,6 +130,7 @@ class Explanation(Decision):
     note: str
     answered_by: Literal["strong", "weak"]
     classes: list[ExplainedClass]
+    correction: Number  # what no class explains; with their contributions, it adds up to the score
     offers: list[Offer]  # the best first; empty unless router.partial is set
 
 
