@@ -17,7 +17,7 @@ import numpy as np
 
 from gainroute._util.arrays import from_tensors
 from gainroute.errors import ShapeError
-from gainroute.routing.calibrate import folds_of
+from gainroute.routing.folds import folds_of, pays
 from gainroute.routing.inputs import as_posteriors, in_class_order
 from gainroute.routing.labels import Labels
 from gainroute.routing.pool import LogLinearPooling
@@ -39,7 +39,6 @@ __all__ = [
 ]
 
 FOLDS = 10
-ERRORS = 2.0
 LOG_LINEAR_BLEND = LogLinearPooling(first_alone=True)
 
 
@@ -182,11 +181,7 @@ def use_if_better(fitted: CrossFittedBlend, samples: Samples, utility: FloatArra
 
 def _is_better(prediction: IntArray, samples: Samples, utility: FloatArray | None) -> bool:
     now, before = (answer_value(p, samples.labels, utility) for p in (prediction, samples.strong_prediction))
-    gain = now - before
-    weight = samples.weight / samples.weight.sum()
-    mean = float(weight @ gain)
-    error = float(np.sqrt(np.square(weight) @ np.square(gain - mean)))
-    return mean > ERRORS * error
+    return pays(now - before, samples.weight)
 
 
 def answer_value(prediction: IntArray, labels: IntArray, utility: FloatArray | None) -> FloatArray:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gainroute.routing.folds import folds_of
+from gainroute.routing.folds import folds_of, pays
 from gainroute.routing.types import FloatArray, IntArray, RoundOne
 
 __all__ = ["correction_of", "fit_correction"]
 
 RIDGE = 0.1  # per sample, on standardised looks
 FOLDS = 10
-ERRORS = 2.0
 FLOOR = 1e-6
 
 
@@ -65,9 +64,7 @@ def fit_correction(
         kept = np.setdiff1d(np.arange(n), held_out)
         found = x[held_out] @ _slope(x, unexplained, weight, kept)
         better[held_out] = unexplained[held_out] ** 2 - (unexplained[held_out] - found) ** 2
-    share = weight / weight.sum()
-    mean = float(share @ better)
-    if not mean > ERRORS * float(np.sqrt(np.square(share) @ np.square(better - mean))):
+    if not pays(better, weight):
         return None
     return np.stack([centre, scale, _slope(x, unexplained, weight, np.arange(n))])
 

@@ -1,4 +1,4 @@
-"""Which samples a fold holds out, and which classes a set of samples lacks."""
+"""Which samples a fold holds out, what held-out samples say of a gain, and which classes a set of samples lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 from gainroute.errors import GainrouteWarning
 from gainroute.routing.types import FloatArray, IntArray
 
-__all__ = ["folds_of", "stratified_folds", "unseen_classes", "warn_unseen"]
+__all__ = ["folds_of", "pays", "stratified_folds", "unseen_classes", "warn_unseen"]
+
+ERRORS = 2.0
 
 
 def folds_of(samples: int, folds: int, seed: int = 0) -> list[IntArray]:
@@ -29,6 +31,13 @@ def stratified_folds(labels: IntArray, folds: int, seed: int = 0) -> list[IntArr
     first[2 * count < folds] = len(labels)
     order = order[np.argsort(first[group], kind="stable")]
     return [np.sort(order[i::folds]) for i in range(min(folds, len(labels)))]
+
+
+def pays(gain: FloatArray, weight: FloatArray) -> bool:
+    """Whether the mean gain of held-out samples, (N,), lies above zero by more than two standard errors."""
+    share = weight / weight.sum()
+    mean = float(share @ gain)
+    return mean > ERRORS * float(np.sqrt(np.square(share) @ np.square(gain - mean)))
 
 
 def unseen_classes(labels: IntArray, classes: int, weight: FloatArray | None = None) -> IntArray:
