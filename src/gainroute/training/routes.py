@@ -126,7 +126,7 @@ def encoder_spec(view: TrainingView, settings: VflSettings) -> ModelSpec:
         return ModelSpec("mlp-encoder", {"features": shape[0], "width": settings.width})
     stem = _stem(settings.stem, min(shape[1:]))
     options = {"channels": shape[0], "width": settings.width, "stem": stem, "norm": settings.norm}
-    return ModelSpec("resnet18", options)
+    return ModelSpec("resnet18", {**options, "smooth": settings.smooth})
 
 
 def start_party(

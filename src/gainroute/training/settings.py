@@ -92,8 +92,9 @@ class VflSettings(FitSettings):
     width, stem
         Of the ResNet-18 at each party; its embedding has 8 × width values. The stem "auto" depends on the image size.
     norm
-        Its normalisation: "batch"; "group", which holds up to noise that training did not see; or "group-standardised",
-        which standardises the weights as well, and learns in fewer epochs.
+        Its normalisation: "batch", or "group", which holds up to noise that training did not see, and needs more epochs.
+    smooth
+        Whether it smooths images by a fixed filter first, which also holds up to noise.
     latent, dropout
         Of the fusion head.
     auxiliary
@@ -103,6 +104,7 @@ class VflSettings(FitSettings):
     width: int = 64
     stem: str = "3x3"
     norm: str = "batch"
+    smooth: bool = False
     latent: int = 256
     dropout: float = 0.1
     auxiliary: float = 0.0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gainroute.errors import ArtifactError, NotAnArtifactError, SettingError, ShapeError
 from gainroute.training.models.build import ModelSpec, build_model, load_model, save_model
-from gainroute.training.models.convolution import Convolution
+from gainroute.training.models.convolution import Convolution, Smooth
 from gainroute.training.models.encoders import STEMS, ResNet18
 from gainroute.training.models.fusion import FusionHead
 from gainroute.training.models.local import LocalCNN
@@ -57,21 +57,22 @@ def test_a_convolution_of_few_pixels_is_that_of_torch(size: tuple[int, int], str
         torch.testing.assert_close(gradient, other)
 
 
-def test_standardised_weights_have_no_mean_and_unit_norm() -> None:
+def test_a_smoothing_encoder_sees_every_pixel_averaged_with_its_neighbours() -> None:
     torch.manual_seed(0)
-    ours, maps = Convolution(8, 16, standardised=True).double(), torch.randn(3, 8, 4, 4, dtype=torch.float64)
-    weight = ours.weight - ours.weight.mean(dim=(1, 2, 3), keepdim=True)
-    weight = weight / weight.flatten(1).norm(dim=1)[:, None, None, None]
-    torch.testing.assert_close(ours(maps), torch.nn.functional.conv2d(maps, weight, padding=1), rtol=1e-4, atol=1e-4)
-    net = ResNet18(channels=3, width=8, norm="group-standardised")
-    assert sum(isinstance(m, Convolution) and m.standardised for m in net.modules()) == 20
-    assert net(torch.randn(2, 3, 8, 8)).shape == (2, 64)
+    images = torch.randn(2, 3, 5, 5)
+    edged = torch.nn.functional.pad(images, (1, 1, 1, 1), mode="replicate")
+    shares = [(y, x, (2 - abs(y - 1)) * (2 - abs(x - 1)) / 16) for y in range(3) for x in range(3)]
+    mean = sum(share * edged[:, :, y : y + 5, x : x + 5] for y, x, share in shares)
+    torch.testing.assert_close(Smooth(3)(images), mean)
+    plain, smooth = (ResNet18(channels=3, width=8, smooth=smooth).eval() for smooth in (False, True))
+    smooth.load_state_dict(plain.state_dict())  # the filter is not a weight
+    torch.testing.assert_close(smooth(images), plain(Smooth(3)(images)))
 
 
 def test_an_unknown_stem_or_kind_is_named() -> None:
     with pytest.raises(SettingError, match="stem '5x5' is unknown: one of 3x3"):
         ResNet18(channels=1, stem="5x5")
-    with pytest.raises(SettingError, match="norm 'layer' is unknown: one of batch, group, group-standardised"):
+    with pytest.raises(SettingError, match="norm 'layer' is unknown: one of batch, group"):
         ResNet18(channels=1, norm="layer")
     with pytest.raises(SettingError, match="model kind 'vit' is unknown"):
         build_model(ModelSpec("vit", {}))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gainroute.errors import SettingError
-from gainroute.training.models.convolution import Convolution
+from gainroute.training.models.convolution import Convolution, Smooth
 
 __all__ = ["NORMS", "STEMS", "MLPEncoder", "ResNet18"]
 
@@ -22,7 +22,7 @@ _STEMS = {
     "7x7-stride2-pool": (7, 2, True),
 }
 STEMS = tuple(_STEMS)
-NORMS = ("batch", "group", "group-standardised")
+NORMS = ("batch", "group")
 _GROUPS = 8
 
 
@@ -38,16 +38,13 @@ def _norm(kind: str, channels: int) -> nn.Module:
 class _BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
         super().__init__()
-        standardised = norm == "group-standardised"
-        self.conv1 = Convolution(inputs, outputs, stride=stride, standardised=standardised)
+        self.conv1 = Convolution(inputs, outputs, stride=stride)
         self.norm1 = _norm(norm, outputs)
-        self.conv2 = Convolution(outputs, outputs, standardised=standardised)
+        self.conv2 = Convolution(outputs, outputs)
         self.norm2 = _norm(norm, outputs)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(
-                Convolution(inputs, outputs, 1, stride=stride, standardised=standardised), _norm(norm, outputs)
-            )
+            self.shortcut = nn.Sequential(Convolution(inputs, outputs, 1, stride=stride), _norm(norm, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.relu(self.norm1(self.conv1(x)), inplace=True)
@@ -59,11 +56,13 @@ class ResNet18(nn.Module):
     """ResNet-18 without its classifier.
 
     After the stem there are `width` channels, 64 is usual; the embedding has 8 × width values. The stem is one of
-    `STEMS`: "3x3" keeps the resolution (quadrants), "7x7-stride2-pool" is that of ImageNet. `norm` is one of `NORMS`;
-    with "group-standardised" the weights of the convolutions are standardised as well.
+    `STEMS`: "3x3" keeps the resolution (quadrants), "7x7-stride2-pool" is that of ImageNet. `norm` is one of `NORMS`.
+    With `smooth`, the view goes through a fixed filter first.
     """
 
-    def __init__(self, *, channels: int, width: int = 64, stem: str = "3x3", norm: str = "batch") -> None:
+    def __init__(
+        self, *, channels: int, width: int = 64, stem: str = "3x3", norm: str = "batch", smooth: bool = False
+    ) -> None:
         super().__init__()
         if stem not in _STEMS:
             raise SettingError(f"stem {stem!r} is unknown: one of {', '.join(STEMS)}")
@@ -71,7 +70,7 @@ class ResNet18(nn.Module):
             raise SettingError(f"norm {norm!r} is unknown: one of {', '.join(NORMS)}")
         kernel, stride, pool = _STEMS[stem]
         layers: list[nn.Module] = [
-            Convolution(channels, width, kernel, stride=stride, standardised=norm == "group-standardised"),
+            Convolution(channels, width, kernel, stride=stride),
             _norm(norm, width),
             nn.ReLU(inplace=True),
         ]
@@ -82,12 +81,13 @@ class ResNet18(nn.Module):
             layers.append(_BasicBlock(inputs, factor * width, 1 if stage == 0 else 2, norm))
             layers.append(_BasicBlock(factor * width, factor * width, 1, norm))
             inputs = factor * width
+        self.smooth: nn.Module = Smooth(channels) if smooth else nn.Identity()
         self.layers = nn.Sequential(*layers)
         self.dimension = 8 * width
 
     def forward(self, view: Tensor) -> Tensor:
         """Embeddings (N, 8 × width) of images (N, C, H, W)."""
-        maps: Tensor = self.layers(view)
+        maps: Tensor = self.layers(self.smooth(view))
         return maps.mean(dim=(2, 3))
 
 
