@@ -24,12 +24,13 @@ import numpy as np
 from gainroute._util.blas import one_thread
 from gainroute._util.files import write_bytes
 from gainroute.evaluation.metrics import TradeoffCurve, oracle_score, oracle_share, tradeoff_curve
-from gainroute.experiments.records import Record, RouteAnswers, load_record
+from gainroute.experiments.records import Record, load_record
 from gainroute.experiments.scores import blended_answers
 from gainroute.routing.calibrate import DirichletCalibrator, folds_of
 from gainroute.routing.router import Router
 from gainroute.routing.routers import CalibratedConfidenceRouter, ConfidenceRouter, ExpectedGainRouter
 from gainroute.routing.types import FloatArray, IntArray
+from gainroute.training.route_answers import LocalAnswers, RouteAnswers
 from research.candidate_routers import AllPartyRouter, CorrectedGainRouter, LookRouter, PartyClassRouter
 
 __all__ = ["CANDIDATES", "PAPER", "Candidate", "OutOfFold", "judge", "main"]
@@ -53,12 +54,15 @@ class Candidate:
         In a few words.
     largest
         Number of classes beyond which it is too slow to be a default, and is left out.
+    trained
+        Whether it gets Round 1 of the training part.
     """
 
     build: Callable[[], Router]
     answers: bool
     about: str
     largest: int = 10_000
+    trained: bool = False
 
 
 def _gain(kind: type[ExpectedGainRouter] = ExpectedGainRouter, **settings: Any) -> Callable[[], Router]:
@@ -93,6 +97,9 @@ CANDIDATES: Mapping[str, Candidate] = {
     "corrected, blend": Candidate(_gain(**_BETTER, blend="cv", correction="cv"), True, "corrected where that pays"),
     "taught": Candidate(_gain(**_TAUGHT), True, "a map of the pool, taught by the strong route"),
     "taught, corrected": Candidate(_gain(**_TAUGHT, correction="cv"), True, "that, corrected where that pays"),
+    "taught, corrected, training part": Candidate(
+        _gain(**_TAUGHT, correction="cv"), True, "that, and the training part as further samples", trained=True
+    ),
 }
 
 
@@ -114,7 +121,12 @@ Chosen = dict[tuple[int, str, str], float]
 
 
 def cross_validate(
-    candidate: Candidate, held: RouteAnswers, folds: int = OUTER_FOLDS, seed: int = 1, chosen: Chosen | None = None
+    candidate: Candidate,
+    held: RouteAnswers,
+    folds: int = OUTER_FOLDS,
+    seed: int = 1,
+    chosen: Chosen | None = None,
+    training: LocalAnswers | None = None,
 ) -> OutOfFold:
     """Route every calibration sample by a router fitted on the other folds.
 
@@ -126,6 +138,8 @@ def cross_validate(
         Outer folds.
     chosen
         What others have chosen on the same samples and folds; added to.
+    training
+        Round 1 of the training part.
     """
     n = len(held.labels)
     chosen = {} if chosen is None else chosen
@@ -134,7 +148,7 @@ def cross_validate(
     for number, out in enumerate(folds_of(n, folds, seed)):
         kept = np.setdiff1d(np.arange(n), out)
         router = candidate.build()
-        key = number, type(router).fit_pool.__qualname__, getattr(router, "pooling", "")
+        key = number, type(router).fit_pool.__qualname__, f"{getattr(router, 'pooling', '')} {candidate.trained}"
         chooses = isinstance(router, ExpectedGainRouter) and router.lam == "cv"
         if isinstance(router, ExpectedGainRouter) and chooses and key in chosen:
             router.lam = chosen[key]
@@ -145,6 +159,7 @@ def cross_validate(
             held.strong_prediction[kept],
             strong_posterior=held.strong_posterior[kept],
             weak_prediction=None if own is None else own[kept],
+            training=(training.posteriors, training.labels) if candidate.trained and training is not None else None,
         )
         if chooses and isinstance(router.calibrator_, DirichletCalibrator):
             chosen[key] = router.calibrator_.lam
@@ -191,7 +206,7 @@ def judge(
         if len(record.class_names) > candidate.largest:
             continue
         began = time.perf_counter()
-        curve = cross_validate(candidate, held, chosen=chosen).curve(held.labels)
+        curve = cross_validate(candidate, held, chosen=chosen, training=record.training).curve(held.labels)
         found[name] = {
             "accuracy": [float(np.interp(rate, curve.escalation_rate, curve.accuracy)) for rate in RATES],
             "weak": float(curve.accuracy[0]),

@@ -639,6 +639,39 @@ def test_fit_and_plan_with_pooling_and_blend(tmp_path: Path, monkeypatch: pytest
     assert "allowed are 'mean', 'log-linear'" in refused("fit", "c.npz", "--out", "x", "--pooling", "median")
 
 
+def test_fit_learns_from_the_training_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    mixing = np.eye(4) + 0.5 * rng.normal(size=(4, 4))
+
+    def drawn(samples: int) -> dict[str, Any]:
+        labels = rng.integers(4, size=samples)
+        logits = (rng.normal(size=(2, samples, 4)) + 2 * np.eye(4)[labels]) @ mixing
+        return {"local_posteriors": np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True), "labels": labels}
+
+    held = drawn(120)
+    np.savez("c.npz", **held, strong_prediction=held["labels"])
+    np.savez("t.npz", **drawn(3000))
+    parsed("fit", "c.npz", "--out", "alone.safetensors")
+    parsed("fit", "c.npz", "--out", "helped.safetensors", "--training", "t.npz", "--training-weight", "1")
+    new = drawn(4000)
+    alone, helped = (
+        (gr.load(name).route(new["local_posteriors"]).weak_prediction == new["labels"]).mean()
+        for name in ("alone.safetensors", "helped.safetensors")
+    )
+    assert helped > alone + 0.005
+    np.savez("three.npz", local_posteriors=np.full((3, 9, 4), 0.25), labels=np.zeros(9, dtype=int))
+    np.savez("unlabelled.npz", local_posteriors=np.full((2, 9, 4), 0.25))
+    for more, message in (
+        (("--training", "three.npz"), "three.npz has the parties party 0, party 1, party 2"),
+        (("--training", "unlabelled.npz"), "unlabelled.npz has no labels"),
+        (("--training", "t.npz", "--pooling", "mean"), "--training is t.npz, which only the expected-gain router"),
+        (("--training", "t.npz", "--router", "confidence"), "--training is t.npz, which only the expected-gain router"),
+        (("--training-weight", "much"), "--training-weight is 'much'"),
+    ):
+        assert message in refused("fit", "c.npz", "--out", "x", *more)
+
+
 def test_the_shell_completes_commands_and_options() -> None:
     def completed(words: str) -> list[str]:
         environment = {"_GAINROUTE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}

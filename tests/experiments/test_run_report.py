@@ -24,9 +24,9 @@ def test_a_report_is_made_of_the_answers_of_the_run(tmp_path: Path, monkeypatch:
     names = np.array(record.class_names)
     router.fit(held.local_posteriors, names[held.labels], strong_posterior=held.strong_posterior)
     metadata = {"embedding_dimensions": [16, 16], "seconds": {"local": 1.0, "vfl": 2.0}}
-    trained = TrainedRun(
-        RunFolder(tmp_path), router, "int8", held, record.test, record.class_names, record.party_names, 0, metadata, 5.0
-    )
+    answers = held, record.test, record.training
+    names_of = record.class_names, record.party_names
+    trained = TrainedRun(RunFolder(tmp_path), router, "int8", *answers, *names_of, 0, metadata, 5.0)
     results = run_report.report_run(trained)
     kept = json.loads((tmp_path / "results.json").read_text())
     assert kept["headline"] == results["headline"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from scipy.optimize import minimize
 
 import gainroute as gr
+import gainroute.routing.taught as taught_pooling
 from gainroute.evaluation.metrics import negative_log_likelihood
+from gainroute.routing._all_parties import AllPartyMap, solve_all_parties
 from gainroute.routing._dirichlet import solve_dirichlet
 from gainroute.routing._many_classes import fit_map
 from gainroute.routing.correction import correction_of, fit_correction
-from gainroute.routing.taught import LABEL, TaughtPool, soft_labels
+from gainroute.routing.pool import LogLinearPool, fit_log_linear
+from gainroute.routing.taught import LABEL, TaughtPool, TaughtPooling, TrainingPart, soft_labels
 from gainroute.routing.types import FloatArray, IntArray, RoundOne
 
 
@@ -65,7 +71,6 @@ def test_the_map_is_the_optimum_for_soft_labels() -> None:
     soft = soft_labels(strong, labels, np.ones(200, dtype=bool))
     found = solve_dirichlet(local[0], labels, 2.0, 1e-6, np.ones(200), soft=soft)
     best = minimize(objective, np.eye(3, 4).ravel(), (local[0], soft, 2.0), method="BFGS", options={"gtol": 1e-7})
-    assert found.taught
     assert np.allclose(np.column_stack([found.weight, found.bias]).ravel(), best.x, atol=1e-4)
 
 
@@ -108,7 +113,72 @@ def test_with_few_samples_the_strong_route_teaches_more_than_labels() -> None:
 def test_soft_labels_that_mislead_are_not_used() -> None:
     local, labels, _ = federation(2, 400)
     soft = soft_labels(np.random.default_rng(0).dirichlet(np.ones(6), 400), labels, np.ones(400, dtype=bool))
-    assert not solve_dirichlet(local[0], labels, "cv", 1e-6, np.ones(400), soft=soft).taught
+    assert isinstance(TaughtPooling().fit(local, labels, np.ones(400), soft), LogLinearPool)
+
+
+# ---- the training part ------------------------------------------------------------------------------
+
+
+def test_with_few_calibration_samples_the_training_part_teaches_more_than_they_do() -> None:
+    (local, labels, strong), (more, known, _), (new, truth, _) = (
+        federation(seed, samples) for seed, samples in ((2, 150), (4, 3000), (3, 4000))
+    )
+    alone, helped = (
+        gr.ExpectedGainRouter(threshold="calibration").fit(
+            local, labels, strong.argmax(axis=1), strong_posterior=given, training=training
+        )
+        for given, training in ((strong, None), (None, (more, known)))
+    )
+    assert taught_pool(helped).training_weight > 0
+    better, usual = helped.route(new), alone.route(new)
+    assert negative_log_likelihood(better.calibrated, truth) < negative_log_likelihood(usual.calibrated, truth)
+    assert np.mean(better.weak_prediction == truth) > np.mean(usual.weak_prediction == truth)
+
+
+def test_a_training_part_that_misleads_is_not_used() -> None:
+    local, labels, strong = federation(2, 400)
+    overfitted = np.tile(np.eye(6)[labels] * 0.94 + 0.01, (2, 1, 1))  # what the local models have learned by heart
+    with_it, without = (
+        gr.ExpectedGainRouter().fit(local, labels, strong_posterior=strong, training=training)
+        for training in ((overfitted, np.random.default_rng(0).permutation(labels)), None)
+    )
+    assert np.array_equal(with_it.route(local).score, without.route(local).score)
+
+
+def test_the_map_of_the_training_part_is_the_optimum_for_its_weight() -> None:
+    local, labels, _ = federation(0, 200, classes=3)
+    more, known, _ = federation(1, 300, classes=3)
+    pooling = TaughtPooling(lam=2.0, training_weight=0.5)
+    found = pooling.fit(local, labels, np.ones(200), np.eye(3)[labels], TrainingPart(more, known))
+    assert isinstance(found, TaughtPool)
+    held = pooling._samples(found.pool, local, labels, np.ones(200), None).pooled
+    pooled = np.concatenate([held, found.pool(more)])
+    soft = np.concatenate([np.eye(3)[labels], 0.5 * np.eye(3)[known]])  # half a label is a label of half the weight
+    best = minimize(objective, np.eye(3, 4).ravel(), (pooled, soft, 2.0), method="BFGS", options={"gtol": 1e-7})
+    assert np.allclose(np.column_stack([found.map_weight, found.map_bias]).ravel(), best.x, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        (3, "training is 3; a pair is needed"),
+        ((np.full((3, 5, 6), 1 / 6), np.zeros(5, dtype=int)), "come from 3 part"),
+        ((np.full((2, 5, 4), 1 / 4), np.zeros(5, dtype=int)), "classes"),
+        ((np.full((2, 5, 6), 1 / 6), np.zeros(4, dtype=int)), "training labels"),
+        ((np.full((2, 5, 6), 1 / 6), np.full(5, 6)), "training labels"),
+        ((np.full((2, 5, 6), np.nan), np.zeros(5, dtype=int)), "training posteriors"),
+    ],
+)
+def test_a_bad_training_part_is_refused_by_name(training: Any, message: str) -> None:
+    local, labels, strong = federation(2, 60)
+    with pytest.raises(gr.errors.GainrouteError, match=message):
+        gr.ExpectedGainRouter().fit(local, labels, strong_posterior=strong, training=training)
+
+
+@pytest.mark.parametrize("weight", [-1, np.inf, "all", None])
+def test_a_training_weight_is_a_number_or_chosen(weight: Any) -> None:
+    with pytest.raises(gr.errors.SettingError, match="training_weight is"):
+        gr.ExpectedGainRouter(training_weight=weight)
 
 
 def test_without_strong_posteriors_it_is_the_log_linear_pool() -> None:
@@ -142,6 +212,84 @@ def test_a_sum_of_log_odds_is_pooled_alike() -> None:
     logs = np.log(local + pool.eps)
     total = np.einsum("m,mnk->nk", pool.weight, logs[..., :-1] - logs[..., -1:])
     assert np.allclose(pool.from_log_odds(total), pool(local))
+
+
+# ---- a map of every party ---------------------------------------------------------------------------
+
+
+def parties_that_know_different_classes(seed: int, samples: int) -> tuple[FloatArray, IntArray, FloatArray]:
+    """The first party tells the first three classes apart and guesses among the others, the second the other way round.
+
+    Each is as certain where it guesses as where it knows: no pool of the two can tell.
+    """
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(6, size=samples)
+    local = np.empty((2, samples, 6))
+    for party, known in enumerate(((0, 1, 2), (3, 4, 5))):
+        others = [k for k in range(6) if k not in known]
+        said = np.where(np.isin(labels, known), labels, rng.choice(others, size=samples))
+        logits = 4.0 * np.eye(6)[said] + 0.3 * rng.normal(size=(samples, 6))
+        local[party] = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return local, labels, 0.9 * np.eye(6)[labels] + 0.1 / 6
+
+
+def test_parties_that_know_different_classes_are_believed_about_these() -> None:
+    (local, labels, strong), (new, truth, _) = (
+        parties_that_know_different_classes(s, n) for s, n in ((0, 600), (1, 3000))
+    )
+    router = gr.ExpectedGainRouter(threshold="calibration").fit(local, labels, strong_posterior=strong)
+    assert taught_pool(router).map_weight.shape == (2, 6, 6)
+    plain = gr.ExpectedGainRouter(threshold="calibration", pooled_only=True).fit(local, labels, strong_posterior=strong)
+    right, pooled = (np.mean(r.route(new).weak_prediction == truth) for r in (router, plain))
+    assert right > pooled + 0.05
+
+
+def test_the_map_of_every_party_is_the_optimum() -> None:
+    local, labels, strong = federation(0, 300, classes=3)
+    pool = fit_log_linear(local, labels)
+    soft = soft_labels(strong, labels, np.ones(300, dtype=bool))
+    near = AllPartyMap(
+        np.stack([w * np.eye(3) for w in pool.weight]), pool.bias, 2.0, pool.eps, np.array([], dtype=int)
+    )
+    found = solve_all_parties(near, pool, local, labels, np.ones(300), soft)
+
+    def cost(theta: FloatArray) -> float:
+        weight, bias = theta[:18].reshape(2, 3, 3), theta[18:]
+        logits = np.einsum("mjk,mnk->nj", weight, np.log(local + pool.eps)) + bias
+        logs = logits - np.logaddexp.reduce(logits, axis=1)[:, None]
+        away = np.sum((weight - near.weight) ** 2) + np.sum((bias - pool.bias) ** 2)
+        return float(-np.sum(soft * logs) + 2.0 * away)
+
+    best = minimize(cost, np.concatenate([near.weight.ravel(), near.bias]), method="BFGS", options={"gtol": 1e-6})
+    assert np.allclose(np.concatenate([found.weight.ravel(), found.bias]), best.x, atol=2e-3)
+    logits = np.einsum("mjk,mnk->nj", found.weight, np.log(local + pool.eps)) + found.bias
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert np.allclose(found(local, pool(local)), expected)
+
+
+def test_a_class_that_nobody_has_seen_keeps_its_pooled_mass_in_the_map_of_every_party() -> None:
+    local, labels, strong = parties_that_know_different_classes(0, 600)
+    rows = labels != 2
+    local, labels, strong = local[:, rows], labels[rows], strong[rows]
+    with pytest.warns(gr.errors.GainrouteWarning):
+        router = gr.ExpectedGainRouter(threshold="calibration").fit(local, labels, strong_posterior=strong)
+    pool = taught_pool(router)
+    assert pool.map_weight.ndim == 3
+    assert pool.unseen.tolist() == [2]
+    assert np.allclose(pool(local)[:, 2], pool.pool(local)[:, 2])
+    assert np.allclose(pool(local).sum(axis=1), 1)
+
+
+def test_the_map_of_every_party_is_saved_and_lacks_nobody(tmp_path: Path) -> None:
+    local, labels, strong = parties_that_know_different_classes(0, 600)
+    router = gr.ExpectedGainRouter().fit(local, labels, strong_posterior=strong)
+    gr.save(router, tmp_path / "router.safetensors")
+    present = np.ones((2, 600), dtype=bool)
+    present[1, ::2] = False
+    for made in (router, gr.load(tmp_path / "router.safetensors")):
+        decision, whole = made.route(local, present=present), router.route(local)
+        assert np.allclose(decision.pooled[::2], local[0, ::2])
+        assert np.allclose(decision.pooled[1::2], whole.pooled[1::2])
 
 
 # ---- the correction ---------------------------------------------------------------------------------
@@ -212,7 +360,35 @@ def test_saved_and_loaded_it_routes_as_before(threshold: Any, tmp_path: Path) ->
     assert loaded.settings() == router.settings()
 
 
-def test_routers_of_subsets_take_its_penalty_if_they_are_taught() -> None:
+def test_files_from_before_the_training_part_are_read(tmp_path: Path) -> None:
+    local, labels, strong = federation(2, 600)
+    router = gr.ExpectedGainRouter(0.3).fit(local, labels, strong_posterior=strong)
+    gr.save(router, tmp_path / "router.safetensors")
+    with safe_open(tmp_path / "router.safetensors", framework="numpy") as file:
+        header, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    del tensors["pool.training_weight"]
+    metadata = json.loads(header["metadata"])
+    del metadata["settings"]["training_weight"]
+    save_file(tensors, tmp_path / "old.safetensors", metadata=header | {"metadata": json.dumps(metadata)})
+    loaded = gr.load(tmp_path / "old.safetensors")
+    assert taught_pool(loaded).training_weight == 0
+    assert np.array_equal(loaded.route(local).score, router.route(local).score)
+
+
+def test_routers_of_subsets_learn_from_their_share_of_the_training_part(tmp_path: Path) -> None:
+    (local, labels, strong), (more, known, _) = federation(2, 150), federation(4, 3000)
+    router = gr.ExpectedGainRouter().fit(local, labels, strong_posterior=strong, training=(more, known))
+    assert taught_pool(router).training_weight > 0
+    fitted = gr.fit_subsets(router, local, labels, {(0,): strong}, training=(more, known))
+    gr.save(fitted, tmp_path / "router.safetensors")
+    for made in (fitted, gr.load(tmp_path / "router.safetensors")):
+        subset = made.subset_routers_[(0,)]
+        assert taught_pool(subset).training_weight == taught_pool(router).training_weight
+        assert subset.settings()["training_weight"] == taught_pool(router).training_weight
+
+
+def test_routers_of_subsets_take_its_penalty_if_they_are_taught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taught_pooling, "MOST_WEIGHTS", 0)  # no map of every party: a subset has fewer of them
     local, labels, strong = federation(2, 600)
     router = gr.ExpectedGainRouter(pooling="taught").fit(local, labels, strong_posterior=strong)
     answers: dict[tuple[int, ...], FloatArray | IntArray] = {(0,): strong, (1,): strong.argmax(axis=1)}

@@ -210,7 +210,7 @@ def test_small_views_train_with_one_thread_unless_a_number_is_set(
     assert seen == [used]
 
 
-def test_every_held_out_sample_is_answered_exactly_once_as_it_will_be_served(
+def test_every_sample_is_answered_once_per_round_that_calibration_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: Counter[tuple[str, str, str]] = Counter()
@@ -245,19 +245,23 @@ def test_every_held_out_sample_is_answered_exactly_once_as_it_will_be_served(
     trained = train_run(views, labels, tmp_path / "run", codec="int8", settings=_quick(1))
     report_run(trained)
     held_out = [*trained.calibration.ids.tolist(), *trained.test.ids.tolist()]
+    everything = np.load(labels)["ids"].tolist()
     assert asked == Counter(
         (method, party, sample)
-        for method in ("posteriors", "embeddings")
+        for method, samples in (("posteriors", everything), ("embeddings", held_out))
         for party in trained.party_names
-        for sample in held_out
+        for sample in samples
     )
-    assert rows == {"LocalCNN": len(held_out), "LocalMLP": 2 * len(held_out)}, "no local model runs once more"
+    assert rows == {"LocalCNN": len(everything), "LocalMLP": 2 * len(everything)}, "no local model runs once more"
 
     monkeypatch.undo()
     router, answers = load_calibrated_router(tmp_path / "run"), trained.calibration
     again = type(router)(router.budget, seed=0, classes=trained.class_names)
     names = np.array(trained.class_names)
-    again.fit(answers.local_posteriors, names[answers.labels], strong_posterior=answers.strong_posterior)
+    training = trained.training.posteriors, names[trained.training.labels]
+    again.fit(
+        answers.local_posteriors, names[answers.labels], strong_posterior=answers.strong_posterior, training=training
+    )
     assert (router.threshold_, router.provenance_.codec) == (again.threshold_, "int8")
     parties, ids = load_parties(tmp_path / "run"), answers.ids.tolist()
     sent = [round_trip(party.embeddings(ids), "int8") for party in parties]

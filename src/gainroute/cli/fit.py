@@ -15,8 +15,8 @@ from gainroute.cli import _options as opt
 from gainroute.cli._command import notes
 from gainroute.cli._loading import as_columns, class_names, folder_of, read_data, strong_columns
 from gainroute.cli._output import budget_text, percent, print_json
-from gainroute.errors import SettingError
-from gainroute.io.posteriors import Outcomes
+from gainroute.errors import DataError, SettingError
+from gainroute.io.posteriors import Outcomes, load_outcomes
 from gainroute.routing.router import Router
 
 __all__ = ["fit", "progress_for"]
@@ -122,6 +122,23 @@ def fit(
             "that an installed package offers.",
         ),
     ] = None,
+    training: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Posteriors on samples that trained the local models, and their labels: an .npz or Parquet file like "
+            "DATA, without strong answers. More data for the weak answer of expected-gain, where that helps on the "
+            "calibration samples.",
+        ),
+    ] = None,
+    training_weight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|cv",
+            help="With --training: the weight of one of its samples, where a calibration sample has 1 on average; cv "
+            "(the default) chooses among 0, 0.3 and 1.",
+        ),
+    ] = None,
     blend: Annotated[
         str | None,
         typer.Option(
@@ -165,6 +182,7 @@ def fit(
             eps=opt.number_or(eps, "--eps", ("cv",)),
             shrinkage=shrinkage,
             pooling=pooling,
+            training_weight=opt.number_or(training_weight, "--training-weight", ("cv",)),
             blend=blend,
             correction=correction,
             pooled_only=pooled_only,
@@ -175,6 +193,7 @@ def fit(
         unfitted = build(budget, outcomes.class_names)
         k = outcomes.local_posteriors.shape[2] - unfitted.extra_columns
         known = outcomes.in_labels(outcomes.class_names, k)
+        more = None if training is None else _training_part(training, unfitted, known, k)
         with progress_for(known.local_posteriors.size) as progress:
             fitted = unfitted.fit(
                 known.local_posteriors,
@@ -184,6 +203,7 @@ def fit(
                 weak_prediction=known.weak_prediction,
                 sample_weight=known.sample_weight,
                 present=known.present,
+                training=more,
                 check_class_order=check_class_order,
                 progress=progress,
             )
@@ -195,6 +215,23 @@ def fit(
         print_json(result)
     else:
         _print(result)
+
+
+def _training_part(path: Path, router: Router, calibration: Outcomes, classes: int) -> tuple[Any, Any]:
+    if getattr(router, "pooling", None) != "taught":
+        raise SettingError(
+            f"--training is {path}, which only the expected-gain router with --pooling taught learns from: leave it out"
+        )
+    names = calibration.class_names
+    given = load_outcomes(path, class_names=None if names is None else names.tolist())
+    given.require("labels")
+    if given.party_names != calibration.party_names:
+        raise DataError(
+            f"{path} has the parties {', '.join(given.party_names)}, the calibration data have "
+            f"{', '.join(calibration.party_names)}: name them alike, in the same order"
+        )
+    part = given.complete().in_labels(names, classes)
+    return part.local_posteriors, part.labels
 
 
 def progress_for(values: int) -> AbstractContextManager[Progress]:

@@ -74,7 +74,7 @@ def _record(config: Config, seed: int, out: Path, bars: Progress) -> Record:
         from gainroute.training.run import calibrate_run
 
         record = run_cell(config, seed, work_dir=out / "work", progress=bars, run_dir=folder)
-        calibrate_run(folder, record.calibration, seed=seed)
+        calibrate_run(folder, record.calibration, seed=seed, training=record.training)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -26,7 +26,7 @@ from gainroute._util.files import write_npz
 from gainroute.errors import ArtifactVersionError, NotAnArtifactError, SettingError
 from gainroute.io.tables import read_table
 from gainroute.routing.types import IntArray
-from gainroute.training.route_answers import DeferAnswers, LocalAnswers, RouteAnswers, overlay
+from gainroute.training.route_answers import DeferAnswers, LocalAnswers, RouteAnswers, overlay, training_rows
 
 __all__ = ["DeferAnswers", "LocalAnswers", "Record", "RouteAnswers", "load_record", "save_record"]
 
@@ -36,7 +36,6 @@ _STEPS = {"16": 256.0, "8": 12.0, "8 coarse": 6.0}
 _STEPS_OF_FORMAT_1 = {"16": 512.0, "8": 12.0}
 # With both, 8 bits: one sample of few moves an accuracy more than bytes matter.
 _MANY_CLASSES, _MANY_SAMPLES = 100, 2000
-_TRAINING_VALUES = 3_000_000
 _SCORE = 32767.0
 
 
@@ -167,8 +166,7 @@ def save_record(record: Record, path: str | os.PathLike[str], *, bits: int | Non
 
 def _pack_training(training: LocalAnswers, bits: int, classes: int) -> dict[str, npt.NDArray[Any]]:
     parties, count, _ = training.posteriors.shape
-    kept = min(count, _TRAINING_VALUES // (parties * classes))
-    rows = np.sort(np.random.default_rng(count).choice(count, kept, replace=False))
+    rows = training_rows(count, parties, classes)
     codes = _encode(training.posteriors[:, rows], "32" if bits == 32 else "8 coarse")
     return {"training.labels": _small(training.labels[rows], classes), "training.local": codes}
 

@@ -39,7 +39,8 @@ def report_run(trained: TrainedRun, progress: Progress | None = None) -> dict[st
     began, progress = time.perf_counter(), progress or Progress()
     progress.start("routing and drawing", 3)
     names = trained.class_names, trained.party_names
-    record = Record("own", trained.seed, trained.calibration, trained.test, {}, {}, *names, trained.metadata)
+    parts = trained.calibration, trained.test
+    record = Record("own", trained.seed, *parts, {}, {}, *names, trained.metadata, training=trained.training)
     save_record(record, trained.folder.record)
     progress.advance()
     study, router = study_of([record]), trained.router

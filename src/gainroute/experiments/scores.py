@@ -139,13 +139,14 @@ def fit_router(build: Builder, record: Record, budgets: Sequence[float] = BUDGET
     """
     router = build()
     shared = answers_by_mean(router)
-    held = record.calibration
+    held, training = record.calibration, record.training
     router.fit(
         held.local_posteriors,
         held.labels,
         held.strong_prediction,
         strong_posterior=held.strong_posterior,
         weak_prediction=held.weak_prediction if shared else None,
+        training=None if training is None else (training.posteriors, training.labels),
     )
     thresholds: dict[tuple[str, float | None], float] = {
         (str(router.threshold), budget): router.threshold_for(budget) for budget in budgets

@@ -18,7 +18,22 @@ from gainroute.routing.folds import folds_of, unseen_classes
 from gainroute.routing.inputs import check_positive, ones
 from gainroute.routing.types import FloatArray, IntArray
 
-__all__ = ["LAM_GRID", "DirichletCalibrator", "check_choices", "refit_dirichlet", "softmax", "solve_dirichlet"]
+__all__ = [
+    "FOLD_GAP",
+    "GAP",
+    "LAM_GRID",
+    "DirichletCalibrator",
+    "check_choices",
+    "choice_folds",
+    "choose_dirichlet",
+    "label_loss",
+    "mapped",
+    "refit_dirichlet",
+    "softmax",
+    "solve_chosen",
+    "solve_dirichlet",
+    "solve_seen",
+]
 
 LAM_GRID = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 EPS_GRID = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2)
@@ -54,8 +69,6 @@ class DirichletCalibrator:
     unseen : (U,)
         Classes without a calibration sample. Their calibrated mass stays their pooled mass, and the map
         shares the rest among the other classes.
-    taught
-        Whether it was fitted to soft labels.
     """
 
     weight: FloatArray
@@ -63,7 +76,6 @@ class DirichletCalibrator:
     lam: float
     eps: float
     unseen: IntArray
-    taught: bool = False
 
     @cached_property
     def diagonal(self) -> bool:
@@ -76,14 +88,19 @@ class DirichletCalibrator:
         np.log(features, out=features)
         logits = features * np.diagonal(self.weight) if self.diagonal else features @ self.weight.T
         logits += self.bias
-        if not len(self.unseen):
-            return softmax(logits)
-        logits[:, self.unseen] = -np.inf
-        calibrated = softmax(logits)
-        kept = posteriors[:, self.unseen]
-        calibrated *= np.clip(1 - kept.sum(axis=1, keepdims=True), 0, 1)
-        calibrated[:, self.unseen] = kept
-        return calibrated
+        return mapped(logits, posteriors, self.unseen)
+
+
+def mapped(logits: FloatArray, posteriors: FloatArray, unseen: IntArray) -> FloatArray:
+    """The softmax of a map's logits (N, K), in which unseen classes keep the mass that they have in `posteriors`."""
+    if not len(unseen):
+        return softmax(logits)
+    logits[:, unseen] = -np.inf
+    calibrated = softmax(logits)
+    kept = posteriors[:, unseen]
+    calibrated *= np.clip(1 - kept.sum(axis=1, keepdims=True), 0, 1)
+    calibrated[:, unseen] = kept
+    return calibrated
 
 
 def solve_dirichlet(
@@ -98,20 +115,12 @@ def solve_dirichlet(
 ) -> DirichletCalibrator:
     """`fit_dirichlet` on checked arrays, without the warning about unseen classes, and with an optional warm start.
 
-    The map is fitted to `soft` labels (N, K) instead of `y` where there are any; if λ or ε is chosen, only where that
-    makes the labels of held-out samples more likely.
+    The map is fitted to `soft` labels (N, K) instead of `y` where there are any.
     """
     check_choices(lam, eps)
     if lam == "cv" or eps == "cv":
-        lams, epses = LAM_GRID if lam == "cv" else (lam,), EPS_GRID if eps == "cv" else (eps,)
-        choose = _choose_map if lam == "cv" and p.shape[1] > MANY else _choose
-        loss, near = choose(p, y, lams, epses, weight, None)
-        if soft is not None:
-            taught_loss, taught = choose(p, y, lams, epses, weight, soft)
-            near, soft = (taught, soft) if taught_loss < loss else (near, None)
-        lam, eps = near.lam, near.eps
-        if choose is _choose_map:
-            return _solve_map(p, y, lam, eps, weight, near, GAP, soft, diagonal=near.diagonal)
+        _, near = choose_dirichlet(p, y, lam, eps, weight, soft)
+        return solve_chosen(near, p, y, weight, soft)
     penalty, origin = lam, np.eye(p.shape[1], p.shape[1] + 1)
     return _solve(
         p, y, lam, eps, weight, start, soft,
@@ -121,12 +130,54 @@ def solve_dirichlet(
     )  # fmt: skip
 
 
+def choose_dirichlet(
+    p: FloatArray,
+    y: IntArray,
+    lam: float | Literal["cv"],
+    eps: float | Literal["cv"],
+    weight: FloatArray,
+    soft: FloatArray | None = None,
+    *,
+    judged: int | None = None,
+    early: bool = False,
+) -> tuple[float, DirichletCalibrator]:
+    """The smallest out-of-fold negative log-likelihood of the labels, and a map with the λ and ε that have it.
+
+    Only the first `judged` samples are ever held out, by default all; the others belong to every fit. With many
+    classes, or if told to, fits stop `early`, and a diagonal map is tried as well: its losses compare with each other.
+    """
+    check_choices(lam, eps)
+    lams, epses = LAM_GRID if lam == "cv" else (lam,), EPS_GRID if eps == "cv" else (eps,)
+    choose = _choose_map if lam == "cv" and (early or p.shape[1] > MANY) else _choose
+    return choose(p, y, lams, epses, weight, soft, len(p) if judged is None else judged)
+
+
+def solve_chosen(
+    near: DirichletCalibrator,
+    p: FloatArray,
+    y: IntArray,
+    weight: FloatArray,
+    soft: FloatArray | None = None,
+    *,
+    early: bool = False,
+) -> DirichletCalibrator:
+    """Fit the map that `choose_dirichlet` has chosen to all samples."""
+    if early or p.shape[1] > MANY:
+        return _solve_map(p, y, near.lam, near.eps, weight, near, GAP, soft, diagonal=near.diagonal)
+    return solve_dirichlet(p, y, near.lam, near.eps, weight, soft=soft)
+
+
 def refit_dirichlet(
-    fitted: DirichletCalibrator, p: FloatArray, y: IntArray, weight: FloatArray, soft: FloatArray | None = None
+    fitted: DirichletCalibrator,
+    p: FloatArray,
+    y: IntArray,
+    weight: FloatArray,
+    soft: FloatArray | None = None,
+    *,
+    early: bool = False,
 ) -> DirichletCalibrator:
     """Fit on almost the same samples, starting from `fitted`, with its λ and ε, as exactly as a fold needs."""
-    soft = soft if fitted.taught else None
-    if p.shape[1] > MANY:
+    if early or p.shape[1] > MANY:
         return _solve_map(p, y, fitted.lam, fitted.eps, weight, fitted, FOLD_GAP, soft, diagonal=fitted.diagonal)
     return solve_dirichlet(p, y, fitted.lam, fitted.eps, weight, fitted, FOLD_DISTANCE, soft)
 
@@ -141,32 +192,49 @@ def _solve(
     soft: FloatArray | None,
     minimise: Callable[..., FloatArray],
 ) -> DirichletCalibrator:
-    """Fit (W, b) of the seen classes by `minimise(z, target, seen, weight, start, soft)`."""
-    classes = p.shape[1]
-    unseen = unseen_classes(y, classes, weight)
-    seen = np.setdiff1d(np.arange(classes), unseen)
+    """Fit (W, b) by `minimise(z, target, seen, weight, start, soft)`."""
     features = np.vstack([np.log(p + eps).T, np.ones(len(p))])
-    column = np.full(classes, -1)
-    column[seen] = np.arange(len(seen))
-    used = weight > 0
-    begin = None if start is None else np.column_stack([start.weight, start.bias])[seen]
-    targets = None
-    if soft is not None:
-        targets = np.ascontiguousarray(soft[np.ix_(used, seen)].T)
-        targets /= targets.sum(axis=0)
-    theta = np.eye(classes, classes + 1)
-    with one_thread():
-        theta[seen] = minimise(
-            np.ascontiguousarray(features[:, used]), column[y[used]], seen, weight[used], begin, targets
-        )
+    begin = None if start is None else np.column_stack([start.weight, start.bias])
+    theta, unseen = solve_seen(features, y, weight, np.eye(p.shape[1], p.shape[1] + 1), begin, soft, minimise)
     return DirichletCalibrator(
         weight=np.ascontiguousarray(theta[:, :-1]),
         bias=theta[:, -1].copy(),
         lam=float(lam),
         eps=float(eps),
         unseen=unseen,
-        taught=soft is not None,
     )
+
+
+def solve_seen(
+    features: FloatArray,
+    y: IntArray,
+    weight: FloatArray,
+    origin: FloatArray,
+    start: FloatArray | None,
+    soft: FloatArray | None,
+    minimise: Callable[..., FloatArray],
+) -> tuple[FloatArray, IntArray]:
+    """Fit the rows of classes that have samples by `minimise(z, target, seen, weight, start, soft)`.
+
+    Returns θ (K, D), which for the other classes is the `origin` (K, D), and these classes. `features` are (D, N).
+    """
+    classes = len(origin)
+    unseen = unseen_classes(y, classes, weight)
+    seen = np.setdiff1d(np.arange(classes), unseen)
+    column = np.full(classes, -1)
+    column[seen] = np.arange(len(seen))
+    used = weight > 0
+    targets = None
+    if soft is not None:
+        targets = np.ascontiguousarray(soft[np.ix_(used, seen)].T)
+        targets /= targets.sum(axis=0)
+    theta = origin.copy()
+    with one_thread():
+        theta[seen] = minimise(
+            np.ascontiguousarray(features[:, used]), column[y[used]], seen, weight[used],
+            None if start is None else start[seen], targets,
+        )  # fmt: skip
+    return theta, unseen
 
 
 def _solve_map(
@@ -209,9 +277,10 @@ def _choose(
     epses: Sequence[float],
     weight: FloatArray,
     soft: FloatArray | None,
+    judged: int,
 ) -> tuple[float, DirichletCalibrator]:
-    """The smallest out-of-fold negative log-likelihood of the labels, and a map with its λ and ε."""
-    parts = list(_splits(len(p), CV_FOLDS))
+    """`choose_dirichlet` over two grids."""
+    parts = choice_folds(len(p), judged, early=False)
     found: tuple[float, DirichletCalibrator] | None = None
     for eps in epses:
         starts: list[DirichletCalibrator | None] = [None] * len(parts)
@@ -241,9 +310,10 @@ def _choose_map(
     epses: Sequence[float],
     weight: FloatArray,
     soft: FloatArray | None,
+    judged: int,
 ) -> tuple[float, DirichletCalibrator]:
     """The same on two folds, for a diagonal or a full map; the map was fitted without the first."""
-    parts = list(_splits(len(p), CV_FOLDS))[:MANY_FOLDS]
+    parts = choice_folds(len(p), judged, early=True)
     grid = sorted(lams, reverse=True)
     best: tuple[float, list[DirichletCalibrator]] = np.inf, []
     for eps in epses:
@@ -277,13 +347,22 @@ def _rows(soft: FloatArray | None, rows: IntArray) -> FloatArray | None:
 
 
 def _loss(calibrator: DirichletCalibrator, p: FloatArray, y: IntArray, weight: FloatArray) -> float:
-    m = calibrator(p)[np.arange(len(y)), y]
-    return -float(weight @ np.log(np.maximum(m, 1e-300)))
+    return label_loss(calibrator(p), y, weight)
 
 
-def _splits(samples: int, folds: int) -> Iterator[tuple[IntArray, IntArray]]:
-    if samples < 2:
-        raise SettingError(f'"cv" needs at least 2 samples, there are {samples}; set lam and eps to numbers')
+def label_loss(posteriors: FloatArray, y: IntArray, weight: FloatArray) -> float:
+    """Negative log-likelihood of labels (N,)."""
+    return -float(weight @ np.log(np.maximum(posteriors[np.arange(len(y)), y], 1e-300)))
+
+
+def choice_folds(samples: int, judged: int, *, early: bool) -> list[tuple[IntArray, IntArray]]:
+    """The rows that maps are fitted to and judged on by `choose_dirichlet`."""
+    return list(_splits(samples, judged, CV_FOLDS))[: MANY_FOLDS if early else CV_FOLDS]
+
+
+def _splits(samples: int, judged: int, folds: int) -> Iterator[tuple[IntArray, IntArray]]:
+    if judged < 2:
+        raise SettingError(f'"cv" needs at least 2 samples, there are {judged}; set lam and eps to numbers')
     everything = np.arange(samples)
-    for held_out in folds_of(samples, folds):
+    for held_out in folds_of(judged, folds):
         yield np.setdiff1d(everything, held_out), held_out

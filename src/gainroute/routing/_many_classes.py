@@ -42,9 +42,8 @@ class _Map(Protocol):
 
 
 class _Full:
-    def __init__(self, z: Matrix, seen: IntArray, lam: float, weight: Matrix) -> None:
-        self.z, self.ridge = z, 2 * lam
-        self.origin = np.eye(len(z) - 1, len(z), dtype=z.dtype)[seen]
+    def __init__(self, z: Matrix, origin: Matrix, lam: float, weight: Matrix) -> None:
+        self.z, self.ridge, self.origin = z, 2 * lam, origin.astype(z.dtype)
         values, self._vectors = np.linalg.eigh((z * weight) @ z.T)
         self._values, self._total = np.maximum(values, 0), weight.sum()
 
@@ -104,13 +103,15 @@ def fit_map(
     *,
     diagonal: bool,
     soft: FloatArray | None = None,
+    origin: FloatArray | None = None,
 ) -> FloatArray:
-    """Fit a map with penalty λ; returns W and b of the seen classes, (S, K + 1).
+    """Fit a map with penalty λ; returns W and b of the seen classes, (S, D).
 
     Parameters
     ----------
-    z : (K + 1, N)
-        log(p + ε), and a row of ones; its precision is that of the fit.
+    z : (D, N)
+        log(p + ε), and a row of ones: D = K + 1, or more for a map of several posteriors. Its precision is that of the
+        fit.
     target : (N,)
         Index of each sample's class in `seen`.
     seen : (S,)
@@ -119,7 +120,7 @@ def fit_map(
         λ > 0.
     weight : (N,)
         Weights of the samples.
-    start : (S, K + 1), optional
+    start : (S, D), optional
         A map of the same kind, fitted on almost the same samples.
     gap
         The fit ends with a step that lowers the objective by less than this.
@@ -127,11 +128,13 @@ def fit_map(
         Whether the map is diagonal.
     soft : (S, N), optional
         Soft labels, which take the place of `target`.
+    origin : (S, D), optional
+        Where the penalty of a full map is 0, by default the identity.
     """
     w = weight.astype(z.dtype)
     labels = target if soft is None else soft.astype(z.dtype)
     if not diagonal:
-        full = _Full(z, seen, lam, w)
+        full = _Full(z, np.eye(len(z) - 1, len(z))[seen] if origin is None else origin, lam, w)
         return _minimise(full, labels, w, full.origin if start is None else start, gap).astype(np.float64)
     rows, classes = np.arange(len(seen)), len(z) - 1
     model = _Diagonal(np.ascontiguousarray(z[seen]), lam)

@@ -77,6 +77,7 @@ def fit_subsets(
     sample_weight: ArrayLike | None = None,
     present: ArrayLike | None = None,
     party_bytes: Sequence[float] | None = None,
+    training: tuple[Any, ArrayLike] | None = None,
 ) -> AnyRouter:
     """Fit a router for each subset of the parties, so that samples that lack the others are routed too.
 
@@ -93,6 +94,8 @@ def fit_subsets(
     party_bytes : (M,), optional
         Bytes of each party's embedding. With them, an expected-gain router also learns what asking each subset is worth
         (`offers_`), for `gainroute.PartialRouter`; the samples are those that it was fitted on.
+    training
+        As in `Router.fit`, if that had it.
 
     Returns
     -------
@@ -125,6 +128,11 @@ def fit_subsets(
     local = as_local_posteriors(
         local_posteriors, parties=router.n_parties_, classes=columns, class_names=router.classes
     )
+    trained = (
+        ()
+        if training is None
+        else as_local_posteriors(training[0], parties=router.n_parties_, class_names=router.classes)
+    )
     mask = as_present(present, local.shape[:2])
     fitted: dict[Subset, Router] = {}
     for given, answers in subset_answers.items():
@@ -139,12 +147,13 @@ def fit_subsets(
             )
         strong = np.asarray(answers)
         given_as: dict[str, Any] = {"strong_posterior" if strong.ndim == 2 else "strong_prediction": strong}
-        settings = _subset_settings(router, posteriors=strong.ndim == 2)
+        settings = _subset_settings(router, posteriors=strong.ndim == 2, training=training is not None)
+        part = None if training is None else ([trained[i] for i in chosen], training[1])
         with warnings.catch_warnings():  # the fit of all parties has warned of what is wrong with the samples
             warnings.simplefilter("ignore", GainrouteWarning)
             fitted[subset] = type(router)(**settings).fit(
                 local[chosen], labels, **given_as, weak_prediction=weak_prediction, sample_weight=sample_weight,
-                present=there, check_class_order=False,
+                present=there, check_class_order=False, training=part,
             )  # fmt: skip
     made = copy.copy(router)
     made.subset_routers_ = fitted
@@ -187,16 +196,21 @@ def _offers(
     return fit_offers(router, samples, columns, party_bytes)
 
 
-def _subset_settings(router: Router, *, posteriors: bool) -> dict[str, Any]:
+def _subset_settings(router: Router, *, posteriors: bool, training: bool) -> dict[str, Any]:
     settings = router.settings() | {"folds": min(router.folds, FOLDS)}
-    taught = isinstance(router._pipeline.pool, TaughtPool)
+    pool = router._pipeline.pool
+    taught = isinstance(pool, TaughtPool)
     if settings.get("pooling") == "taught" and not taught:
         settings["pooling"] = "log-linear"
+    if isinstance(pool, TaughtPool):
+        settings["training_weight"] = pool.training_weight
     if router.stages().threshold.certifies:
         settings |= {"threshold": "cross-fitted", "kept_error": None}
-    chosen = getattr(router._pipeline.pool, "calibrator", router.calibrator_)
-    # A map that was taught needs another λ than one that is not. With many classes, "cv" also chooses the map.
-    if isinstance(chosen, DirichletCalibrator) and taught <= posteriors and router.n_classes_ <= MANY:
+    chosen = pool.map if isinstance(pool, TaughtPool) else router.calibrator_
+    # A map that was taught, or fitted to more samples, or of all parties needs another λ. With many classes, "cv" also
+    # chooses the map.
+    alike = taught <= posteriors and (not getattr(pool, "training_weight", 0) or training)
+    if isinstance(chosen, DirichletCalibrator) and alike and router.n_classes_ <= MANY:
         settings |= {"lam": chosen.lam, "eps": chosen.eps}
     return settings
 

@@ -58,7 +58,7 @@ MOST_PARTIES = 10_000
 # Settings that older files do not hold, with the values that routers of that time used.
 BEFORE = {"pooling": "mean", "blend": "none", "correction": "none", "answer_by": "argmax"}
 # Those in which a subset's router may differ.
-SUBSET_SETTINGS = ("folds", "threshold", "kept_error", "pooling", "lam", "eps")
+SUBSET_SETTINGS = ("folds", "threshold", "kept_error", "pooling", "training_weight", "lam", "eps")
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -372,8 +372,11 @@ def _flatten(prefix: str, part: Any, tensors: Tensors) -> str:
 
 
 def _unflatten(prefix: str, kind: type[Any], tensors: Tensors) -> Any:
+    """What `_flatten` wrote. A field that is not there is None, or has its default: the file may be older than it."""
     values = {}
     for field in dataclasses.fields(kind):
         value = tensors.get(f"{prefix}.{field.name}")
+        if value is None and field.default is not dataclasses.MISSING:
+            continue
         values[field.name] = value.item() if value is not None and value.ndim == 0 else value
     return kind(**values)

@@ -91,22 +91,15 @@ class DirichletCalibration:
     lam: float | Literal["cv"] = 1.0
     eps: float | Literal["cv"] = 1e-6
 
-    def fit(
-        self, pooled: FloatArray, labels: IntArray, weight: FloatArray, soft: FloatArray | None = None
-    ) -> DirichletCalibrator:
-        """Fit on pooled posteriors (N, K), to `soft` labels (N, K) if that pays."""
-        return solve_dirichlet(pooled, labels, self.lam, self.eps, weight, soft=soft)
+    def fit(self, pooled: FloatArray, labels: IntArray, weight: FloatArray) -> DirichletCalibrator:
+        """Fit on pooled posteriors (N, K)."""
+        return solve_dirichlet(pooled, labels, self.lam, self.eps, weight)
 
     def refit(
-        self,
-        fitted: DirichletCalibrator,
-        pooled: FloatArray,
-        labels: IntArray,
-        weight: FloatArray,
-        soft: FloatArray | None = None,
+        self, fitted: DirichletCalibrator, pooled: FloatArray, labels: IntArray, weight: FloatArray
     ) -> DirichletCalibrator:
         """Fit on almost the same samples, starting from `fitted`, with the λ and ε it has chosen."""
-        return refit_dirichlet(fitted, pooled, labels, weight, soft)
+        return refit_dirichlet(fitted, pooled, labels, weight)
 
 
 @dataclass(frozen=True)

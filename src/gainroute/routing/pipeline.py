@@ -83,7 +83,8 @@ class Stages:
     pooled_only
         Whether everything after the pool reads the pooled posterior instead of the local ones.
     teaches
-        Whether the pool is fitted to soft labels, its fourth argument, where there is a strong posterior.
+        Whether the pool is also fitted to soft labels and the training part, its fourth and fifth argument, each None
+        where there is none.
     corrects
         Whether the score, an `ExpectedGainScore`, is corrected where that pays.
     """
@@ -289,9 +290,9 @@ def fit_pipeline(
     """
     start = None if warm_start is None else warm_start.calibrate
     if warm_start is None or stages.refit_pool is None:
-        pool = stages.fit_pool(*_pool_samples(samples))
+        pool = stages.fit_pool(*_pool_samples(stages, samples))
     else:
-        pool = stages.refit_pool(warm_start.pool, *_pool_samples(samples))
+        pool = stages.refit_pool(warm_start.pool, *_pool_samples(stages, samples))
     pooled = pool(samples.local)
     if isinstance(pool, TaughtPool):  # it is calibrated already
         calibrate: Calibrator = identity_calibration
@@ -314,9 +315,9 @@ def fit_pipeline(
     return Pipeline(pool, calibrate, score, answer, stages.pooled_only), round_one
 
 
-def _pool_samples(samples: Samples) -> tuple[FloatArray | IntArray, ...]:
-    soft = () if samples.soft is None else (samples.soft,)
-    return samples.local, samples.labels, samples.weight, *soft
+def _pool_samples(stages: Stages, samples: Samples) -> tuple[Any, ...]:
+    lessons = (samples.soft, samples.training) if stages.teaches else ()
+    return samples.local, samples.labels, samples.weight, *lessons
 
 
 def cross_fit(stages: Stages, samples: Samples, warm_start: Pipeline) -> Iterator[tuple[IntArray, Pipeline, RoundOne]]:

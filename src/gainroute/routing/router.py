@@ -191,6 +191,7 @@ class Router(Fitted, Settings):
         weak_prediction: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
         present: ArrayLike | None = None,
+        training: tuple[Any, ArrayLike] | None = None,
         check_class_order: bool = True,
         progress: Progress | None = None,
     ) -> Self:
@@ -212,6 +213,10 @@ class Router(Fitted, Settings):
         sample_weight : (N,), optional
         present : (M, N) bool, optional
             Who answered. Samples that lack a party are left out, with a warning.
+        training : ((M, N', K), (N',)), optional
+            Round 1 on samples that trained the local models, and their true classes: more data for the weak answer,
+            where they help it on the calibration samples. Only an `ExpectedGainRouter` with the pooling "taught" reads
+            them.
         check_class_order
             Whether to refuse columns that, by the labels, are in another order than the classes.
         progress
@@ -232,6 +237,7 @@ class Router(Fitted, Settings):
             classes=self.classes,
             extra_columns=self.extra_columns,
             check_class_order=check_class_order,
+            training=training,
         )
         pipeline, scores, fitted_scores = fit_stages(self.stages(), samples, progress)
         self._set(

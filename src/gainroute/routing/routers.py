@@ -20,7 +20,7 @@ from gainroute.routing.pool import POOLS, LogLinearPooling, mean_over_parties
 from gainroute.routing.reliability import SHRINKAGE, Shrinkage
 from gainroute.routing.router import Router
 from gainroute.routing.score import ExpectedGainScore, Explanation, contributions, strong_value
-from gainroute.routing.taught import TaughtPooling
+from gainroute.routing.taught import TaughtPooling, check_training_weight
 from gainroute.routing.types import (
     ArrayLike,
     BoolArray,
@@ -144,9 +144,13 @@ class ExpectedGainRouter(CalibratingRouter):
         "log-linear" weights the parties by how informative they are, for the weak answer and for the score; see
         `gainroute.fit_log_linear`. "taught" learns from a `strong_posterior` in `fit` as well, where that makes the
         labels of held-out samples more likely: a Dirichlet map of that pool is fitted to soft labels, and both the weak
-        answer and the score are read off it; elsewhere it is "log-linear". "mean" is the paper's. Or a name registered
+        answer and the score are read off it; elsewhere it is "log-linear". It learns from `training` samples on the
+        same condition. "mean" is the paper's. Or a name registered
         with `gainroute.register_pool`, or a stage of your own: an object whose ``fit(local, labels, weight)`` returns a
         callable on (M, N, K).
+    training_weight
+        Weight of a sample of the `training` part in `fit`, where a calibration sample weighs 1 on average; "cv" chooses
+        among 0, 0.3 and 1.
     blend
         "cv" lets the strong answer take Round 1 into account if that is right more often on held-out samples. It needs
         `strong_posterior` in `fit` and posteriors in `answer`; without them, and with "none", the strong answer stands
@@ -190,6 +194,7 @@ class ExpectedGainRouter(CalibratingRouter):
         eps: float | Literal["cv"] = 1e-6,
         shrinkage: Shrinkage = "empirical-bayes",
         pooling: str | Stage = "taught",
+        training_weight: float | Literal["cv"] = "cv",
         blend: Literal["none", "cv"] | Stage = "cv",
         correction: Literal["none", "cv"] = "cv",
         utility: ArrayLike | None = None,
@@ -218,6 +223,7 @@ class ExpectedGainRouter(CalibratingRouter):
         )
         self.shrinkage = one_of(shrinkage, "shrinkage", SHRINKAGE)
         self.pooling = _check_stage(pooling, POOLS)
+        self.training_weight = check_training_weight(training_weight)
         self.blend = blend if hasattr(blend, "fit") else one_of(blend, "blend", BLENDS)
         self.correction = one_of(correction, "correction", CORRECTIONS)
         self.utility = None if utility is None else np.asarray(utility, dtype=np.float64)
@@ -251,7 +257,7 @@ class ExpectedGainRouter(CalibratingRouter):
     def _pool_stage(self) -> Any:
         pools: dict[str, Stage] = {
             "log-linear": LogLinearPooling(eps=self._floor),
-            "taught": TaughtPooling(self.lam, self.eps),
+            "taught": TaughtPooling(self.lam, self.eps, self.training_weight, self.pooled_only),
         }
         return _stage(self.pooling, POOLS, pools)
 

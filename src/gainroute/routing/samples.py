@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from gainroute._util.arrays import shown
 from gainroute.errors import GainrouteWarning, InputError, ShapeError
 from gainroute.routing.class_order import check_class_order as check_order
 from gainroute.routing.inputs import as_local_posteriors, as_posteriors, as_present, as_weights, check_posteriors
 from gainroute.routing.labels import Labels
+from gainroute.routing.taught import TrainingPart
 from gainroute.routing.types import ArrayLike, BoolArray, FloatArray, IntArray, LabelArray
 
 __all__ = ["Samples", "as_samples"]
@@ -28,15 +30,16 @@ class Samples:
     weight: FloatArray
     strong_posterior: FloatArray | None = None
     soft: FloatArray | None = None  # (N, K): labels mixed with what the strong route says
+    training: TrainingPart | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: IntArray | BoolArray) -> Samples:
         """Return the samples of these rows."""
-        local, *columns = vars(self).values()
+        local, *columns, training = vars(self).values()
         taken: list[Any] = [None if column is None else column[rows] for column in columns]
-        return Samples(local[:, rows], *taken)
+        return replace(Samples(local[:, rows], *taken), training=training)
 
 
 def as_samples(
@@ -51,6 +54,7 @@ def as_samples(
     classes: LabelArray | None,
     extra_columns: int,
     check_class_order: bool = True,
+    training: tuple[Any, ArrayLike] | None = None,
 ) -> tuple[Samples, int]:
     """Check what `Router.fit` was given; return the complete samples, and K."""
     local = as_local_posteriors(local_posteriors, class_names=classes)
@@ -72,12 +76,30 @@ def as_samples(
     weak = None if weak_prediction is None else names.encode(weak_prediction, "weak_prediction", n)
     mask = as_present(present, (m, n))
     check_posteriors(local, mask)
-    samples = Samples(local, truth, strong, weak, as_weights(sample_weight, n), posterior)
+    part = None if training is None else _training_part(training, m, k, names, classes)
+    samples = Samples(local, truth, strong, weak, as_weights(sample_weight, n), posterior, training=part)
     if mask is not None:
         samples = _complete(samples, mask)
     if check_class_order:
         _check_order(samples, k, classes)
     return samples, k
+
+
+def _training_part(given: Any, m: int, k: int, names: Labels, classes: LabelArray | None) -> TrainingPart:
+    try:
+        posteriors, labels = given
+    except (TypeError, ValueError):
+        raise ShapeError(
+            f"training is {shown(given)}; a pair is needed: posteriors (M, N, K), and labels (N,)"
+        ) from None
+    name = "training posteriors"
+    local = as_local_posteriors(posteriors, classes=k, class_names=classes, name=name)
+    if len(local) != m:
+        raise ShapeError(
+            f"training posteriors come from {len(local)} part(ies), local_posteriors from {m}; pass all {m}"
+        )
+    check_posteriors(local, name=name)
+    return TrainingPart(local, names.encode(labels, "training labels", local.shape[1]))
 
 
 def _check_order(samples: Samples, k: int, classes: LabelArray | None) -> None:

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from gainroute.routing.types import BoolArray, IntArray, LabelArray
 
-__all__ = ["DeferAnswers", "LocalAnswers", "RouteAnswers", "overlay"]
+__all__ = ["DeferAnswers", "LocalAnswers", "RouteAnswers", "overlay", "training_rows"]
+
+MOST_VALUES = 3_000_000  # in Round 1 on the training part
 
 Float32 = npt.NDArray[np.float32]
 
@@ -128,6 +130,12 @@ class LocalAnswers:
 
     labels: IntArray
     posteriors: Float32
+
+
+def training_rows(samples: int, parties: int, classes: int) -> IntArray:
+    """Rows of the training part that also fit the router: all, or as many at random as `MOST_VALUES` allow."""
+    kept = min(samples, MOST_VALUES // (parties * classes))
+    return np.sort(np.random.default_rng(samples).choice(samples, kept, replace=False)).astype(np.int64)
 
 
 def overlay(clean: RouteAnswers, rows: IntArray, touched: RouteAnswers) -> RouteAnswers:

@@ -30,7 +30,7 @@ from gainroute.training.optimise import check_device, choose_threads
 from gainroute.training.optimise import threads as torch_threads
 from gainroute.training.prepare import Paths, Prepared, encode_labels, prepare_views, read_aligned
 from gainroute.training.ray_parties import starting_parties
-from gainroute.training.route_answers import RouteAnswers
+from gainroute.training.route_answers import LocalAnswers, RouteAnswers, training_rows
 from gainroute.training.routes import Routes, train_routes
 from gainroute.training.settings import RouteSettings, default_route_settings
 from gainroute.training.sklearn_models import Estimators, describe_estimator, make_estimator
@@ -62,6 +62,8 @@ class TrainedRun:
         How embeddings are sent.
     calibration, test
         The answers on the two held-out parts, as they will be served.
+    training
+        Round 1 on the training part, as far as the router was fitted to it.
     class_names, party_names
         In the order of labels and of views.
     seed
@@ -77,6 +79,7 @@ class TrainedRun:
     codec: str
     calibration: RouteAnswers
     test: RouteAnswers
+    training: LocalAnswers | None
     class_names: tuple[str, ...]
     party_names: tuple[str, ...]
     seed: int
@@ -184,10 +187,21 @@ def train_run(
             )
             for part in (prepared.calibration, prepared.test)
         )
-    router = calibrate_run(run.path, held, budget=budget, codec=codec, seed=seed, pooled_only=pooled_only)
+        trained = _answer_training(parties, prepared)
+    router = calibrate_run(
+        run.path, held, budget=budget, codec=codec, seed=seed, pooled_only=pooled_only, training=trained
+    )
     seconds = time.perf_counter() - began
     names = prepared.class_names, prepared.train.party_names
-    return TrainedRun(run, router, codec, held, tested, *names, seed, metadata, seconds)
+    return TrainedRun(run, router, codec, held, tested, trained, *names, seed, metadata, seconds)
+
+
+def _answer_training(parties: Sequence[TrainedParty], prepared: Prepared) -> LocalAnswers:
+    assert prepared.whole is not None, "views from files are prepared whole"  # noqa: S101 (for the type checker)
+    data, whole = prepared.train, prepared.whole
+    rows = data.views[0].rows[training_rows(len(data.labels), len(parties), data.classes)]
+    ids = whole.ids[rows].tolist()
+    return LocalAnswers(whole.labels[rows], np.stack([party.posteriors(ids) for party in parties]))
 
 
 def describe_training(
@@ -221,12 +235,23 @@ def fit_router(
     budget: float,
     seed: int,
     pooled_only: bool = False,
+    training: LocalAnswers | None = None,
 ) -> ExpectedGainRouter:
-    """Calibrate the expected-gain router on answers of both routes, for absent parties too if there are enough."""
+    """Calibrate the expected-gain router on answers of both routes, for absent parties too if there are enough.
+
+    Round 1 on the `training` part helps its weak answer.
+    """
     router = ExpectedGainRouter(budget, seed=seed, classes=classes, pooled_only=pooled_only)
     labels = np.array(classes)[answers.labels]
+    more = None if training is None else (training.posteriors, np.array(classes)[training.labels])
     # The columns are the run's own: a poor model is no sign of another order.
-    router.fit(answers.local_posteriors, labels, strong_posterior=answers.strong_posterior, check_class_order=False)
+    router.fit(
+        answers.local_posteriors,
+        labels,
+        strong_posterior=answers.strong_posterior,
+        training=more,
+        check_class_order=False,
+    )
     if pooled_only or len(answers) < FEWEST:
         return router
     known = answers.subset_predictions
@@ -234,7 +259,9 @@ def fit_router(
     by_subset = {subset: np.array(classes)[known[subset]] for subset in wanted}
     # All encoders of a run have the same width: a party's embedding costs as much as another's.
     each = [1.0] * len(answers.local_posteriors)
-    return fit_subsets(router, answers.local_posteriors, labels, by_subset, party_bytes=each) if by_subset else router
+    if not by_subset:
+        return router
+    return fit_subsets(router, answers.local_posteriors, labels, by_subset, party_bytes=each, training=more)
 
 
 def calibrate_run(
@@ -245,6 +272,7 @@ def calibrate_run(
     codec: str = "float32",
     seed: int = 0,
     pooled_only: bool = False,
+    training: LocalAnswers | None = None,
 ) -> ExpectedGainRouter:
     """Calibrate the expected-gain router on the run's own answers, and save it next to the fusion head.
 
@@ -262,10 +290,12 @@ def calibrate_run(
         Of the folds in which the threshold is cross-fitted.
     pooled_only
         Whether the router is for a masked Round 1.
+    training
+        Round 1 on samples that trained the local classifiers.
     """
     run = RunFolder(run_dir)
     provenance, names = run.provenance(codec), run.labels
-    router = fit_router(answers, names, budget=budget, seed=seed, pooled_only=pooled_only)
+    router = fit_router(answers, names, budget=budget, seed=seed, pooled_only=pooled_only, training=training)
     save(router, run.server.router, provenance=provenance)
     return router
 

@@ -92,7 +92,7 @@ class VflSettings(FitSettings):
     width, stem
         Of the ResNet-18 at each party; its embedding has 8 × width values. The stem "auto" depends on the image size.
     norm
-        Its normalisation: "batch", or "group", which holds up to noise that training did not see, and needs more epochs.
+        Its normalisation: "batch", or "group", which holds up to noise that training did not see but learns slowly.
     smooth
         Whether it smooths images by a fixed filter first, which also holds up to noise.
     latent, dropout

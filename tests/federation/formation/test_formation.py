@@ -403,7 +403,8 @@ def test_answers_reach_the_label_holder_unrounded_whatever_the_messages_of_train
     tested = formation._answers["test"]
     decision = router.route(tested.local_posteriors)
     assert results["escalation_rate"] == np.mean(decision.escalate)
-    again = fit_router(formation._answers["calibration"], formation._class_names, budget=0.2, seed=0)
+    made = formation.trained_run()
+    again = fit_router(made.calibration, formation._class_names, budget=0.2, seed=0, training=made.training)
     assert router.threshold_ == again.threshold_
     tapped = same_as_tapped(organisations, formation, Case(messages="int8"))
     epochs = [line for line in audit(tmp_path, "lab") if line["outcome"].startswith("trained: epoch")]

@@ -38,7 +38,7 @@ from gainroute.training.models.build import build_model, save_model
 from gainroute.training.optimise import label_loss
 from gainroute.training.optimise import threads as torch_threads
 from gainroute.training.prepare import given_labels
-from gainroute.training.route_answers import RouteAnswers
+from gainroute.training.route_answers import LocalAnswers, RouteAnswers, training_rows
 from gainroute.training.routes import RouteTrainer, fusion_spec
 from gainroute.training.run import TrainedRun
 from gainroute.training.split_learning import FusionServer, train_split
@@ -54,6 +54,7 @@ class Formation(FormationRun):
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._answers: dict[str, RouteAnswers] = {}
+        self._trained_answers: LocalAnswers | None = None
         self._yardstick: dict[str, float] = {}
 
     async def run(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class Formation(FormationRun):
             **self._yardstick,
         }
         router = cast("ExpectedGainRouter", load(run.server.router))
-        parts = self._answers["calibration"], self._answers["test"]
+        parts = self._answers["calibration"], self._answers["test"], self._trained_answers
         names = tuple(self._class_names), tuple(self._names)
         return TrainedRun(run, router, plan.codec, *parts, *names, plan.seed, metadata, self._seconds)
 
@@ -276,7 +277,11 @@ class Formation(FormationRun):
                     await connection.close()
 
     async def _calibrate(self) -> Mapping[str, Any]:
-        """Ask for the held-out samples as in service, and have the label holder fit the router."""
+        """Ask for the held-out samples as in service, and have the label holder fit the router.
+
+        Round 1 on the training part helps to fit it, unless labels are private: a router that is fitted to more of them
+        tells more about them.
+        """
         models, codec = self._state["done"]["deploy"]["models"], self.settings.training.codec
         fusion, request = load_fusion(self.run_folder.server.path), f"calibrate-{uuid4().hex[:12]}"
         samples = (self._work / "samples.txt").read_text().split("\n")
@@ -284,26 +289,29 @@ class Formation(FormationRun):
         answered: dict[str, tuple[Array, Array, list[Array]]] = {}
         await self._all()  # while a party trains, it gives embeddings beyond the agreed share
         async with self._serving() as connections:
+
+            async def posteriors(ids: list[str]) -> Array:
+                asked = (c.posteriors(ids, model=models[c.name], request_id=request) for c in connections)
+                return np.stack([reply.values for reply in await asyncio.gather(*asked)])
+
+            if self.settings.labels.access != "private":
+                chosen = training_rows(len(self._rows[0]), len(connections), len(self._class_names))
+                rows = self._rows[0][chosen]
+                local = await posteriors([samples[row] for row in rows.tolist()])
+                self._trained_answers = LocalAnswers(self._train_labels[chosen], local)
+                await self._send_answers(holder, "train", rows, local)
             for part, rows in zip(("calibration", "test"), self._rows[1:], strict=True):
                 ids = [samples[row] for row in rows.tolist()]
-                local = await asyncio.gather(
-                    *(c.posteriors(ids, model=models[c.name], request_id=request) for c in connections)
-                )
+                local = await posteriors(ids)
                 sent = await asyncio.gather(
                     *(c.embeddings(ids, model=models[c.name], codec=codec, request_id=request) for c in connections)
                 )
                 embeddings = [reply.values for reply in sent]
-                posteriors = np.stack([reply.values for reply in local])
                 strong = fusion(embeddings)
-                answered[part] = posteriors, strong, embeddings
-                size = max(1, CHUNK_BYTES // (4 * posteriors.shape[2] * (len(connections) + 1)))
+                answered[part] = local, strong, embeddings
                 by_subset = answer_subsets(fusion, embeddings) if part == "calibration" else {}
                 wanted = [by_subset[s] for s in calibrated_subsets(len(connections)) if s in by_subset]
-                more = [np.stack(wanted)] if wanted else []
-                for at in range(0, len(rows), size):
-                    piece = slice(at, at + size)
-                    sent_now = [rows[piece], posteriors[:, piece], strong[piece], *(a[:, piece] for a in more)]
-                    await holder.call("answers", {"part": part}, sent_now)
+                await self._send_answers(holder, part, rows, local, strong, np.stack(wanted) if wanted else None)
         integers = self._state["done"]["split"]["integer_labels"]
         options = {"models": models, "class_names": self._class_names, "integer_labels": integers}
         results, (router,) = await holder.call("calibrate", options)
@@ -316,6 +324,25 @@ class Formation(FormationRun):
         write_bytes(self.run_folder.server.router, router.tobytes())
         write_bytes(self.run_folder.path / "coordinator.toml", self._coordinator_settings().encode())
         return results
+
+    async def _send_answers(
+        self,
+        holder: TrainingStream,
+        part: str,
+        rows: Array,
+        local: Array,
+        strong: Array | None = None,
+        by_subset: Array | None = None,
+    ) -> None:
+        """Send the label holder the answers on a part, in messages of a bounded size."""
+        parties, _, classes = local.shape
+        size = max(1, CHUNK_BYTES // (4 * classes * (parties + 1)))
+        for at in range(0, len(rows), size):
+            piece = slice(at, at + size)
+            sent = [rows[piece], local[:, piece]]
+            sent += [] if strong is None else [strong[piece]]
+            sent += [] if by_subset is None else [by_subset[:, piece]]
+            await holder.call("answers", {"part": part}, sent)
 
     def _coordinator_settings(self) -> str:
         """Settings with which `gainroute coordinator` serves this version."""

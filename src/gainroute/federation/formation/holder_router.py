@@ -15,27 +15,39 @@ from gainroute.routing.absent import calibrated_subsets
 from gainroute.routing.artifacts import save
 from gainroute.routing.types import IntArray, Provenance
 from gainroute.training.prepare import encode_labels, given_labels
-from gainroute.training.route_answers import RouteAnswers
+from gainroute.training.route_answers import LocalAnswers, RouteAnswers
 from gainroute.training.run import fit_router
 
 __all__ = ["HeldOutAnswers"]
 
 
+TRAIN = "train"
+
+
 class HeldOutAnswers:
-    """The answers of both routes on the held-out samples as they arrive in service, until the router is fitted."""
+    """The answers of both routes on the held-out samples as they arrive in service, until the router is fitted.
+
+    And Round 1 on the training part, where labels may leave their holder.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[str, list[list[Array]]] = {}
 
     def receive(self, part: str, arrays: list[Array]) -> None:
-        """Keep the answers for some rows of the aligned samples: rows, local posteriors, strong posteriors.
+        """Keep the answers for some rows of the aligned samples: rows, local posteriors (M, N, K).
 
-        After these, of the calibration part, the masked head's answers for `calibrated_subsets`, (S, N).
+        After these, of the held-out parts, strong posteriors (N, K), and of the calibration part the masked head's
+        answers for `calibrated_subsets`, (S, N).
         """
-        rows, local, strong, *by_subset = arrays
-        counts = [local.shape[1], len(strong), *(answers.shape[-1] for answers in by_subset)]
+        rows, local, *others = arrays
+        strong, by_subset = others[:1], others[1:]
+        counts = [local.shape[1], *map(len, strong), *(answers.shape[-1] for answers in by_subset)]
         if any(count != len(rows) for count in counts):
             raise InputError(f"answers of {', '.join(map(str, counts))} samples for {len(rows)} rows")
+        if bool(strong) == (part == TRAIN):
+            raise InputError(
+                f"answers on part {part[:20]!r}: strong answers are sent of the held-out parts, and only of these"
+            )
         if by_subset and len(by_subset[0]) != len(calibrated_subsets(len(local))):
             raise InputError(f"answers of {len(by_subset[0])} subsets of {len(local)} parties")
         self._parts.setdefault(part, []).append(arrays)
@@ -48,6 +60,13 @@ class HeldOutAnswers:
         return RouteAnswers.from_posteriors(
             ids[chosen], codes[chosen], np.concatenate(local, axis=1), np.concatenate(strong), found
         )
+
+    def _take_training(self, codes: IntArray) -> LocalAnswers | None:
+        """Round 1 on the training part, if the coordinator has sent it."""
+        if TRAIN not in self._parts:
+            return None
+        rows, local = zip(*self._parts.pop(TRAIN), strict=True)
+        return LocalAnswers(codes[np.concatenate(rows)], np.concatenate(local, axis=1))
 
     def fit_router(
         self,
@@ -78,7 +97,10 @@ class HeldOutAnswers:
         names = np.array(ids)
         held, tested = self._take("calibration", names, codes), self._take("test", names, codes)
         labels = given_labels(class_names, integers=integers)
-        router = fit_router(held, labels, budget=plan.budget, seed=plan.seed, pooled_only=bool(plan.pooled_only))
+        router = fit_router(
+            held, labels, budget=plan.budget, seed=plan.seed, pooled_only=bool(plan.pooled_only),
+            training=self._take_training(codes),
+        )  # fmt: skip
         save(router, path, provenance=Provenance(dict(models), plan.codec))
         decision = router.route(tested.local_posteriors)
         answer = router.answer(decision, tested.strong_posterior[decision.escalate])

@@ -19,7 +19,7 @@ encoder            –                                                     (prog
 embed              first training row                                    embeddings of the training rows from there
 yardstick          first test row                                        posteriors of a logistic regression from there
 deploy             version                                               hash of the models, now served
-answers            (label holder) rows, answers of both routes           –
+answers            (label holder) a part, rows, answers on them          –
 calibrate          (label holder) hashes of all models                   the router, results on the test part
 =================  ====================================================  ==============================================
 """
