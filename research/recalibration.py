@@ -16,7 +16,7 @@ from gainroute.routing.router import Router
 from gainroute.routing.types import FloatArray
 from research.replay import fit, hard_classes, spoiled, weak_and_gain
 
-__all__ = ["RecalibrationStudy", "recalibration_study"]
+__all__ = ["RecalibrationStudy", "logged", "recalibration_study"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,15 +85,13 @@ def recalibration_study(
         order = rng.permutation(len(split))
         for fold in range(folds):
             held_out = split.take(order[fold::folds])
-            log = _logged(
-                router, split.take(np.delete(order, np.s_[fold::folds])), budget, explore, rng, bias, declared
-            )
+            log = logged(router, split.take(np.delete(order, np.s_[fold::folds])), budget, explore, rng, bias, declared)
             made = recalibrate(router, log, min_explored=1)
             labels.append(int((np.asarray(log.labels) >= 0).sum()))
             for target, which in ((old_right, router), (new_right, made)):
                 target.append(_right_at(held_out, which.route(held_out.local_posteriors).score, budget))
             rate.append(float(made.route(held_out.local_posteriors).escalate.mean()))
-            live = _logged(router, held_out, budget, explore, rng, 0.0, True)
+            live = logged(router, held_out, budget, explore, rng, 0.0, True)
             shadow.append(compare_shadow(router, made, live, rate=budget).difference)
     return RecalibrationStudy(
         float(np.mean(labels)),
@@ -104,7 +102,7 @@ def recalibration_study(
     )
 
 
-def _logged(
+def logged(
     router: Router,
     split: RouteAnswers,
     budget: float,
@@ -112,12 +110,13 @@ def _logged(
     rng: np.random.Generator,
     bias: float,
     declared: bool,
+    share: float = 1.0,
 ) -> LoggedDecisions:
-    """What a controller would have logged, with feedback."""
+    """What a controller would have logged, with feedback on a `share` of the decisions."""
     decision = BudgetController(router, budget, explore=explore, seed=int(rng.integers(2**31))).route(
         split.local_posteriors
     )
-    chance = np.where(split.weak_prediction == split.labels, 1.0 - bias, 1.0)
+    chance = share * np.where(split.weak_prediction == split.labels, 1.0 - bias, 1.0)
     labelled = rng.random(len(split)) < chance
     return LoggedDecisions(
         split.local_posteriors,

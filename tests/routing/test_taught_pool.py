@@ -17,9 +17,9 @@ from scipy.optimize import minimize
 import gainroute as gr
 import gainroute.routing.taught as taught_pooling
 from gainroute.evaluation.metrics import negative_log_likelihood
-from gainroute.routing._all_parties import AllPartyMap, solve_all_parties
 from gainroute.routing._dirichlet import solve_dirichlet
 from gainroute.routing._many_classes import fit_map
+from gainroute.routing._map_fit import FittedMap, MapFit, logs_of_parties
 from gainroute.routing.correction import correction_of, fit_correction
 from gainroute.routing.pool import LogLinearPool, fit_log_linear
 from gainroute.routing.taught import LABEL, TaughtPool, TaughtPooling, TrainingPart, soft_labels
@@ -248,23 +248,24 @@ def test_the_map_of_every_party_is_the_optimum() -> None:
     local, labels, strong = federation(0, 300, classes=3)
     pool = fit_log_linear(local, labels)
     soft = soft_labels(strong, labels, np.ones(300, dtype=bool))
-    near = AllPartyMap(
-        np.stack([w * np.eye(3) for w in pool.weight]), pool.bias, 2.0, pool.eps, np.array([], dtype=int)
-    )
-    found = solve_all_parties(near, pool, local, labels, np.ones(300), soft)
+    origin = np.column_stack([*(w * np.eye(3) for w in pool.weight), pool.bias])
+    fit = MapFit(logs_of_parties(local, pool.eps), pool(local), labels, np.ones(300), soft, origin)
+    found = fit.solve(FittedMap(origin, 2.0, np.array([], dtype=int)))
+    mapped = TaughtPool.of_theta(pool, pool.eps, found)
+
+    def logs_of(weight: FloatArray, bias: FloatArray) -> FloatArray:
+        logits: FloatArray = np.einsum("mjk,mnk->nj", weight, np.log(local + pool.eps)) + bias
+        return logits - np.logaddexp.reduce(logits, axis=1)[:, None]
 
     def cost(theta: FloatArray) -> float:
         weight, bias = theta[:18].reshape(2, 3, 3), theta[18:]
-        logits = np.einsum("mjk,mnk->nj", weight, np.log(local + pool.eps)) + bias
-        logs = logits - np.logaddexp.reduce(logits, axis=1)[:, None]
-        away = np.sum((weight - near.weight) ** 2) + np.sum((bias - pool.bias) ** 2)
-        return float(-np.sum(soft * logs) + 2.0 * away)
+        away = np.sum((weight - pool.weight[:, None, None] * np.eye(3)) ** 2) + np.sum((bias - pool.bias) ** 2)
+        return float(-np.sum(soft * logs_of(weight, bias)) + 2.0 * away)
 
-    best = minimize(cost, np.concatenate([near.weight.ravel(), near.bias]), method="BFGS", options={"gtol": 1e-6})
-    assert np.allclose(np.concatenate([found.weight.ravel(), found.bias]), best.x, atol=2e-3)
-    logits = np.einsum("mjk,mnk->nj", found.weight, np.log(local + pool.eps)) + found.bias
-    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    assert np.allclose(found(local, pool(local)), expected)
+    best = minimize(cost, np.zeros(21), method="BFGS", options={"gtol": 1e-6})
+    assert np.allclose(np.concatenate([mapped.map_weight.ravel(), mapped.map_bias]), best.x, atol=2e-3)
+    assert np.allclose(np.log(mapped(local)), logs_of(mapped.map_weight, mapped.map_bias), atol=1e-6)
+    assert np.array_equal(mapped.theta, found.theta)
 
 
 def test_a_class_that_nobody_has_seen_keeps_its_pooled_mass_in_the_map_of_every_party() -> None:
@@ -399,3 +400,39 @@ def test_routers_of_subsets_take_its_penalty_if_they_are_taught(monkeypatch: pyt
     (subset,) = gr.fit_subsets(plain, local, labels, {(0,): strong}).subset_routers_.values()
     assert subset.settings()["pooling"] == "log-linear"
     assert subset.settings()["lam"] == plain.calibrator_.lam
+
+
+# ---- moved by labels from service -------------------------------------------------------------------
+
+
+def moved(local: FloatArray, labels: IntArray, strong: FloatArray, old: gr.Router) -> gr.Router:
+    """`old` refitted from a log in which every sample was escalated and got a label."""
+    n = len(labels)
+    log = gr.LoggedDecisions(local, labels, strong.argmax(axis=1), np.ones(n), threshold=np.zeros(n))
+    return gr.recalibrate(old, log, min_explored=0)
+
+
+def test_a_refit_from_few_labels_keeps_what_was_learned_where_inputs_are_as_before() -> None:
+    (local, labels, strong), (new, truth, _) = federation(2, 3000), federation(3, 4000)
+    old = gr.ExpectedGainRouter(threshold="calibration").fit(local, labels, strong_posterior=strong)
+    again = moved(*federation(4, 220), old)
+    right, before = (np.mean(r.route(new).weak_prediction == truth) for r in (again, old))
+    assert right > before - 0.01
+    assert taught_pool(again).lam >= 100
+    forgetful = gr.ExpectedGainRouter(threshold="calibration", pooling="log-linear")
+    few, few_labels, few_strong = federation(4, 220)
+    anew = forgetful.fit(few, few_labels, strong_posterior=few_strong)
+    assert right > np.mean(anew.route(new).weak_prediction == truth) + 0.02
+
+
+def test_a_refit_follows_inputs_that_have_changed() -> None:
+    local, labels, strong = federation(2, 3000)
+    old = gr.ExpectedGainRouter(threshold="calibration").fit(local, labels, strong_posterior=strong)
+
+    def turned(seed: int, samples: int) -> tuple[FloatArray, IntArray, FloatArray]:
+        """Both parties confuse every class with its neighbour."""
+        at, truth, sure = federation(seed, samples)
+        return np.roll(at, 1, axis=2), truth, sure
+
+    again, (new, truth, _) = moved(*turned(4, 2000), old), turned(3, 4000)
+    assert np.mean(again.route(new).weak_prediction == truth) > np.mean(old.route(new).weak_prediction == truth) + 0.2

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from gainroute.control.logged_decisions import LoggedDecisions, Rows, check_enough, checked
 from gainroute.errors import GainrouteWarning
+from gainroute.routing.adapted import AdaptedPooling
 from gainroute.routing.calibrate import stratified_folds, unseen_classes, warn_unseen
 from gainroute.routing.party_statistics import PartyStatistics
 from gainroute.routing.pipeline import Pipeline, Stages, fit_pipeline, out_of_fold
 from gainroute.routing.reliability import estimate_confusion
 from gainroute.routing.router import Router
 from gainroute.routing.samples import Samples
+from gainroute.routing.taught import TaughtPool, TaughtPooling
 from gainroute.routing.types import FloatArray, IntArray, RoundOne, ThresholdScores
 
 __all__ = ["recalibrate"]
@@ -69,7 +72,7 @@ def recalibrate(
         labelled, max(MIN_LABELS, MIN_LABELS_PER_CLASS * k) if min_labels is None else min_labels, min_explored
     )
     warn_unseen(unseen_classes(labelled.labels, k, labelled.weight))
-    stages = router.stages()
+    stages = _adapting(router)
     pipeline = _fit(stages, router, labelled, prior)
     score, weak = _scores(stages, router, labelled, prior, pipeline)
     # The strong answer to other samples is not known: its probability of being right stands in for it.
@@ -99,6 +102,15 @@ def recalibrate(
 
 
 # ---- inside -------------------------------------------------------------------------------------
+
+
+def _adapting(router: Router) -> Stages:
+    """The stages of a router; a pool that was taught is not forgotten, but moved as far as the labels ask for."""
+    stages, pool = router.stages(), router._pipeline.pool
+    if not isinstance(pool, TaughtPool):
+        return stages
+    pooling = AdaptedPooling(pool, TaughtPooling(getattr(router, "lam", "cv"), getattr(router, "eps", pool.eps)))
+    return replace(stages, fit_pool=pooling.fit, refit_pool=pooling.refit, teaches=False)
 
 
 def _fit(stages: Stages, router: Router, rows: Rows, prior: float, warm_start: Pipeline | None = None) -> Pipeline:

@@ -16,7 +16,6 @@ import numpy as np
 
 from gainroute._util.arrays import shown
 from gainroute.errors import SettingError
-from gainroute.routing._all_parties import MOST_WEIGHTS, AllPartyMap, choose_all_parties, solve_all_parties
 from gainroute.routing._dirichlet import (
     DirichletCalibrator,
     choose_dirichlet,
@@ -24,6 +23,7 @@ from gainroute.routing._dirichlet import (
     solve_chosen,
     solve_dirichlet,
 )
+from gainroute.routing._map_fit import AllPartyMap, FittedMap, MapFit, logs_of_parties
 from gainroute.routing.folds import folds_of
 from gainroute.routing.pool import LogLinearPool, LogLinearPooling, solve_log_linear
 from gainroute.routing.types import BoolArray, FloatArray, IntArray
@@ -40,6 +40,7 @@ __all__ = [
 
 FOLDS = 5
 MUCH_WORK = 1e7  # samples × classes², above which a fit of the map stops early
+MOST_WEIGHTS = 10_000  # M·K², above which a map of every party is not tried
 TRAINING_WEIGHTS = (0.0, 0.3, 1.0)
 Map = DirichletCalibrator | AllPartyMap
 
@@ -93,6 +94,24 @@ class TaughtPool:
         """The map of this pool."""
         shown = found.weight, found.bias, found.eps, found.lam, found.unseen
         return cls(pool.weight, pool.bias, pool.eps, *shown, training_weight)
+
+    @classmethod
+    def of_theta(cls, pool: LogLinearPool, eps: float, found: FittedMap, training_weight: float = 0.0) -> TaughtPool:
+        """The map with these parameters: of every party if there are so many of them."""
+        weight, bias = found.theta[:, :-1], found.theta[:, -1].copy()
+        parties, rest = divmod(weight.shape[1], len(bias))
+        assert rest == 0  # noqa: S101 (columns are those of whole posteriors)
+        if parties > 1:
+            whole: Map = AllPartyMap(np.stack(np.split(weight, parties, axis=1)), bias, found.lam, eps, found.unseen)
+        else:
+            whole = DirichletCalibrator(np.ascontiguousarray(weight), bias, found.lam, eps, found.unseen)
+        return cls.of(pool, whole, training_weight)
+
+    @property
+    def theta(self) -> FloatArray:
+        """V and c side by side, (K, K + 1) or (K, M·K + 1)."""
+        blocks = self.map_weight if self.map_weight.ndim == 3 else self.map_weight[None]
+        return np.column_stack([*blocks, self.map_bias])
 
     @cached_property
     def pool(self) -> LogLinearPool:
@@ -160,6 +179,12 @@ class _MapSamples:
         weights = len(self.local) * self.pooled.shape[1] ** 2
         return len(self.local) > 1 and weights <= min(MOST_WEIGHTS, len(self.labels))
 
+    def of_all_parties(self, pool: LogLinearPool) -> MapFit:
+        """The fit of a map of every party, drawn towards their pool."""
+        origin = np.column_stack([*(w * np.eye(len(pool.bias)) for w in pool.weight), pool.bias])
+        logs = logs_of_parties(self.local, pool.eps)
+        return MapFit(logs, self.pooled, self.labels, self.weight, self.soft, origin)
+
     def joined(self, pool: LogLinearPool, training: TrainingPart | None, training_weight: float) -> _MapSamples:
         """These, and the training part with its labels."""
         if training is None or not training_weight:
@@ -224,10 +249,10 @@ class TaughtPooling:
         )
         loss, near, s = min(judged, key=lambda found: found[0])
         if self.lam == "cv" and s.has_few_weights and not self.pooled_only:
-            samples = s.local, s.labels, s.weight, s.soft
-            least, of_all = choose_all_parties(pool, *samples, judged=n, early=early)
+            of_all = s.of_all_parties(pool)
+            least, begin = of_all.choose(n, early=early)
             if least < min(loss, untaught):
-                return TaughtPool.of(pool, solve_all_parties(of_all, pool, *samples), s.training_weight)
+                return TaughtPool.of_theta(pool, pool.eps, of_all.solve(begin), s.training_weight)
         if untaught <= loss:
             return pool
         found = solve_chosen(near, s.pooled, s.labels, s.weight, s.soft, early=early)
@@ -248,16 +273,25 @@ class TaughtPooling:
         pool, near = self._pooling.refit(fitted.pool, local, labels, weight), fitted.map
         if isinstance(near, AllPartyMap):
             s = _MapSamples(local, pool(local), labels, weight, soft).joined(pool, training, fitted.training_weight)
-            found: Map = solve_all_parties(near, pool, s.local, s.labels, s.weight, s.soft, fold=True)
-        else:
-            s = self._samples(pool, local, labels, weight, soft).joined(pool, training, fitted.training_weight)
-            found = refit_dirichlet(near, s.pooled, s.labels, s.weight, s.soft, early=s.is_much_work)
+            begin = FittedMap(fitted.theta, fitted.lam, fitted.unseen)
+            return TaughtPool.of_theta(
+                pool, pool.eps, s.of_all_parties(pool).solve(begin, fold=True), s.training_weight
+            )
+        s = self._samples(pool, local, labels, weight, soft).joined(pool, training, fitted.training_weight)
+        found = refit_dirichlet(near, s.pooled, s.labels, s.weight, s.soft, early=s.is_much_work)
         return TaughtPool.of(pool, found, s.training_weight)
 
     def _training_weights(self, training: TrainingPart | None) -> tuple[float, ...]:
         if training is None:
             return (0.0,)
         return TRAINING_WEIGHTS if self.training_weight == "cv" else (self.training_weight,)
+
+    def fit_out_of_fold(
+        self, local: FloatArray, labels: IntArray, weight: FloatArray
+    ) -> tuple[LogLinearPool, FloatArray]:
+        """A log-linear pool, and the posterior (N, K) that each sample gets from one fitted without it."""
+        pool = self._pooling.fit(local, labels, weight)
+        return pool, self._samples(pool, local, labels, weight, None).pooled
 
     def _samples(
         self, pool: LogLinearPool, local: FloatArray, labels: IntArray, weight: FloatArray, soft: FloatArray | None
