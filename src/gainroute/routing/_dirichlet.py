@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gainroute._util.arrays import shown
+from gainroute._util.arrays import Float32Array, shown
 from gainroute._util.blas import one_thread
 from gainroute.errors import SettingError
 from gainroute.routing import _newton
@@ -206,7 +206,7 @@ def _solve(
 
 
 def solve_seen(
-    features: FloatArray,
+    features: FloatArray | Float32Array,
     y: IntArray,
     weight: FloatArray,
     origin: FloatArray,
