@@ -218,6 +218,17 @@ def audit(tmp_path, name):
     return [json.loads(line) for line in (tmp_path / name / "audit.jsonl").read_text().splitlines()]
 
 
+def asked_in_round_1(tmp_path, name):
+    """How many samples a party was asked for while the router was calibrated."""
+    lines = [line for line in audit(tmp_path, name) if line.get("round") == 1 and line["outcome"] == "answered"]
+    return sum(line["count"] for line in lines if line["request_id"].startswith("calibrate-"))
+
+
+def test_the_training_part_is_answered_in_round_1_as_well(trial):
+    organisations, _, _ = trial
+    assert asked_in_round_1(organisations.folder, "lab") == 180, "every aligned sample"
+
+
 def test_a_party_records_training_in_few_lines_and_its_ids_stay(trial):
     organisations, formation, _ = trial
     lines = [line for line in audit(organisations.folder, "lab") if line["outcome"].startswith("trained: epoch")]
@@ -289,6 +300,8 @@ def test_private_labels_leave_the_holder_randomised_only_and_once(tmp_path):
     with np.load(tmp_path / "hub" / "v2" / "work" / "split.npz") as again:
         assert again["labels"].tolist() == split["labels"].tolist()
     assert results["strong_accuracy"] > 0.6
+    calibrated = len(split["b"]) + len(split["c"])
+    assert asked_in_round_1(tmp_path, "lab") == calibrated, "none of the training part: a router would tell its labels"
 
 
 @pytest.mark.parametrize("labels", [LabelSettings(holder="w"), LabelSettings(holder="w", access="private", epsilon=3)])
