@@ -31,6 +31,7 @@ from gainroute.routing.calibrate import (
 from gainroute.routing.certify import Guarantee, kept_error_threshold
 from gainroute.routing.conformal import ConformalRouter
 from gainroute.routing.decide import calibration_threshold, certified_threshold
+from gainroute.routing.learned_gain import LearnedGainRouter
 from gainroute.routing.offers import PartialRouter, PricedDecision
 from gainroute.routing.partial import PartialDecision, PartialEscalation
 from gainroute.routing.payload import communication_cost
@@ -44,7 +45,6 @@ from gainroute.routing.routers import (
     ConfidenceRouter,
     DeferRouter,
     ExpectedGainRouter,
-    LearnedGainRouter,
     RandomRouter,
 )
 from gainroute.routing.score import Explanation, expected_gain

@@ -180,7 +180,8 @@ Cost = dict[str, Callable[[float], float]]
 
 def _predicts_gain(router: Router, own: Any, worth: Any) -> bool:
     """Whether the score is an expected gain in the units of the plan."""
-    from gainroute.routing.routers import ExpectedGainRouter, LearnedGainRouter
+    from gainroute.routing.learned_gain import LearnedGainRouter
+    from gainroute.routing.routers import ExpectedGainRouter
 
     same = worth is own or (own is not None and np.array_equal(own, worth))
     return isinstance(router, (ExpectedGainRouter, LearnedGainRouter)) and same

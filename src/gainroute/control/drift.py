@@ -19,8 +19,9 @@ from gainroute.errors import SettingError, ShapeError
 from gainroute.routing.decide import escalate
 from gainroute.routing.inputs import as_utility, check_fraction
 from gainroute.routing.labels import Labels
+from gainroute.routing.learned_gain import LearnedGainRouter
 from gainroute.routing.router import Router
-from gainroute.routing.routers import ExpectedGainRouter, LearnedGainRouter
+from gainroute.routing.routers import ExpectedGainRouter
 from gainroute.routing.types import ArrayLike, BoolArray, Decision, FloatArray, ThresholdScores
 
 __all__ = ["DriftMonitor"]

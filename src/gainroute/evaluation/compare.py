@@ -21,6 +21,7 @@ from gainroute.routing.class_order import check_class_order as check_order
 from gainroute.routing.conformal import ConformalRouter
 from gainroute.routing.inputs import as_local_posteriors, as_utility, as_weights, check_folds, check_fraction
 from gainroute.routing.labels import as_labels
+from gainroute.routing.learned_gain import LearnedGainRouter
 from gainroute.routing.quality import QualityRouter
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
@@ -28,7 +29,6 @@ from gainroute.routing.routers import (
     CalibratedConfidenceRouter,
     ConfidenceRouter,
     ExpectedGainRouter,
-    LearnedGainRouter,
     RandomRouter,
 )
 from gainroute.routing.two_stage_defer import TwoStageDeferRouter

@@ -14,13 +14,13 @@ from gainroute.experiments.records import Record
 from gainroute.routing.agreement import AgreementRouter
 from gainroute.routing.conformal import ConformalRouter
 from gainroute.routing.decide import calibration_threshold
+from gainroute.routing.learned_gain import LearnedGainRouter
 from gainroute.routing.quality import QualityRouter
 from gainroute.routing.router import Router
 from gainroute.routing.routers import (
     CalibratedConfidenceRouter,
     ConfidenceRouter,
     ExpectedGainRouter,
-    LearnedGainRouter,
     RandomRouter,
 )
 from gainroute.routing.two_stage_defer import TwoStageDeferRouter

@@ -28,7 +28,7 @@ from gainroute.routing.answer import FinalAnswer
 from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibrator, IdentityCalibrator, TemperatureCalibrator
 from gainroute.routing.certify import Guarantee
 from gainroute.routing.conformal import ConformalRouter
-from gainroute.routing.learned_gain import LearnedGainScore
+from gainroute.routing.learned_gain import LearnedGainRouter, LearnedGainScore
 from gainroute.routing.offers import Offers
 from gainroute.routing.party_statistics import PartyStatistics
 from gainroute.routing.pipeline import Pipeline
@@ -41,7 +41,6 @@ from gainroute.routing.routers import (
     ConfidenceRouter,
     DeferRouter,
     ExpectedGainRouter,
-    LearnedGainRouter,
     RandomRouter,
 )
 from gainroute.routing.score import ExpectedGainScore

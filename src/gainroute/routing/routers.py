@@ -14,7 +14,6 @@ from gainroute.routing.answer import LOG_LINEAR_BLEND
 from gainroute.routing.calibrate import CALIBRATORS, DirichletCalibration, TemperatureCalibration, check_choices
 from gainroute.routing.decide import OwnRule, ThresholdRule, uniform_of
 from gainroute.routing.inputs import as_utility, one_of
-from gainroute.routing.learned_gain import choose_weight_decay, fit_learned_gain
 from gainroute.routing.pipeline import Stages
 from gainroute.routing.pool import POOLS, LogLinearPooling, mean_over_parties
 from gainroute.routing.reliability import SHRINKAGE, Shrinkage
@@ -41,7 +40,6 @@ __all__ = [
     "ConfidenceRouter",
     "DeferRouter",
     "ExpectedGainRouter",
-    "LearnedGainRouter",
     "RandomRouter",
 ]
 
@@ -56,7 +54,7 @@ ROUTERS: Registry[type[Router]] = Registry(
         "quality": "gainroute.routing.quality:QualityRouter",
         "conformal": "gainroute.routing.conformal:ConformalRouter",
         "two-stage-defer": "gainroute.routing.two_stage_defer:TwoStageDeferRouter",
-        "learned-gain": "gainroute.routing.routers:LearnedGainRouter",
+        "learned-gain": "gainroute.routing.learned_gain:LearnedGainRouter",
         "defer": "gainroute.routing.routers:DeferRouter",
         "random": "gainroute.routing.routers:RandomRouter",
     },
@@ -337,42 +335,6 @@ class CalibratedConfidenceRouter(CalibratingRouter):
     def score(self, round_one: RoundOne) -> FloatArray:
         """Score samples, (N,)."""
         return 1 - np.take_along_axis(round_one.calibrated, round_one.weak_prediction[:, None], axis=1)[:, 0]
-
-
-class LearnedGainRouter(Router):
-    """Diff-01: a two-layer network regresses the realised gain on features of Round 1.
-
-    Parameters
-    ----------
-    hidden, epochs, learning_rate, weight_decay, patience
-        Width of the network, and its training: Adam on batches of 128, early stopping on a tenth of the samples. A
-        weight decay of "cv" is chosen among 0.001, 1, 3 and 10 by the squared error on held-out thirds.
-    """
-
-    def __init__(
-        self,
-        budget: float = 0.2,
-        *,
-        hidden: int = 256,
-        epochs: int = 200,
-        learning_rate: float = 1e-3,
-        weight_decay: float | Literal["cv"] = 1e-3,
-        patience: int = 20,
-        **settings: Any,
-    ) -> None:
-        super().__init__(budget, **settings)
-        self.hidden, self.epochs, self.learning_rate = hidden, epochs, learning_rate
-        if isinstance(weight_decay, str) and weight_decay != "cv":
-            raise SettingError(f'weight_decay is {weight_decay!r}; it is a number ≥ 0, or "cv" to choose it')
-        self.weight_decay, self.patience = weight_decay, patience
-
-    def fit_score(self, calibration: CalibrationSet) -> Score:
-        """Train the network."""
-        names = ("hidden", "epochs", "learning_rate", "patience", "seed")
-        training: dict[str, Any] = {name: getattr(self, name) for name in names}
-        samples = calibration.round_one, calibration.gain, calibration.sample_weight
-        decay = choose_weight_decay(*samples, **training) if self.weight_decay == "cv" else self.weight_decay
-        return fit_learned_gain(*samples, weight_decay=decay, **training)
 
 
 class DeferRouter(Router):
