@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 FOLDS = 5
-MUCH_WORK = 1e7  # samples × classes², above which a fit of the map stops early
+MUCH_WORK = 4e6  # samples × classes², above which a fit of the map stops early
 MOST_WEIGHTS = 10_000  # M·K², above which a map of every party is not tried
 TRAINING_WEIGHTS = (0.0, 0.3, 1.0)
 Map = DirichletCalibrator | AllPartyMap
