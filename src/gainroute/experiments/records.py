@@ -4,7 +4,7 @@ A record is one compressed ``.npz``. A probability p is kept as a code of 2 log(
 in 8 where 2,000 test samples or more have 100 classes or more; the larger p, the finer the code. Predictions are exact.
 A noisy regime keeps only the samples that the noise touched: the regimes are nested and share one noise, so those of
 the largest are enough, and loading puts them over the clean test part. Round 1 on the training part is kept coarsely,
-of as many samples as take up to three million numbers.
+of as many samples as take up to two million numbers.
 
 Format 1 kept L itself, in equal steps; it is read as well.
 """

@@ -13,7 +13,7 @@ from gainroute.routing.types import BoolArray, IntArray, LabelArray
 
 __all__ = ["DeferAnswers", "LocalAnswers", "RouteAnswers", "overlay", "training_rows"]
 
-MOST_VALUES = 3_000_000  # in Round 1 on the training part
+MOST_VALUES = 2_000_000  # in Round 1 on the training part
 
 Float32 = npt.NDArray[np.float32]
 
