@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["reproduce"]
 
 # Those of the published results.
-SEEDS = {"digits": 5, "modelnet40": 5, "cifar10": 3, "cifar100": 3, "adult": 5, "credit": 5, "ccv": 5, "leaves100": 5}
+SEEDS = {"digits": 5, "modelnet40": 5, "cifar10": 5, "cifar100": 3, "adult": 5, "credit": 5, "ccv": 5, "leaves100": 5}
 
 
 def reproduce(
@@ -37,7 +37,7 @@ def reproduce(
         typer.Option(
             metavar="SEED...",
             help="Which seeds, such as --seeds 0 1 2; each is finished before the next begins. Default: the seeds of "
-            "the published results (0 to 4, for CIFAR 0 to 2), or 0 for a config of your own.",
+            "the published results (0 to 4, for CIFAR-100 0 to 2), or 0 for a config of your own.",
         ),
     ] = None,
     data_dir: opt.DataDir = None,
