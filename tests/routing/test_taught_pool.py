@@ -20,6 +20,7 @@ from gainroute.evaluation.metrics import negative_log_likelihood
 from gainroute.routing._dirichlet import solve_dirichlet
 from gainroute.routing._many_classes import fit_map
 from gainroute.routing._map_fit import FittedMap, MapFit, logs_of_parties
+from gainroute.routing.adapted import AdaptedPooling
 from gainroute.routing.correction import correction_of, fit_correction
 from gainroute.routing.pool import LogLinearPool, fit_log_linear
 from gainroute.routing.taught import LABEL, TaughtPool, TaughtPooling, TrainingPart, soft_labels
@@ -423,6 +424,21 @@ def test_a_refit_from_few_labels_keeps_what_was_learned_where_inputs_are_as_befo
     few, few_labels, few_strong = federation(4, 220)
     anew = forgetful.fit(few, few_labels, strong_posterior=few_strong)
     assert right > np.mean(anew.route(new).weak_prediction == truth) + 0.02
+
+
+def test_a_class_that_the_log_lacks_keeps_what_was_learned_of_it() -> None:
+    (local, labels, strong), (new, truth, _) = federation(2, 3000), federation(3, 4000)
+    old = gr.ExpectedGainRouter(threshold="calibration").fit(local, labels, strong_posterior=strong)
+    few, few_labels, _ = federation(4, 600)
+    rows = few_labels != 2
+    before, pooling = taught_pool(old), AdaptedPooling(taught_pool(old), TaughtPooling())
+    pool = pooling.refit(before, few[:, rows], few_labels[rows], np.ones(rows.sum()))
+    assert isinstance(pool, TaughtPool)
+    assert pool.unseen.tolist() == []
+    assert np.array_equal(pool.theta[2], before.theta[2])
+    assert not np.allclose(pool.theta[1], before.theta[1])
+    found, known = (np.mean(p(new).argmax(axis=1)[truth == 2] == 2) for p in (pool, before))
+    assert found > known - 0.05
 
 
 def test_a_refit_follows_inputs_that_have_changed() -> None:

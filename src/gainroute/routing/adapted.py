@@ -8,9 +8,12 @@ that map and a pool fitted anew.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gainroute.routing._dirichlet import choose_dirichlet
+from gainroute.routing._many_classes import MANY
 from gainroute.routing._map_fit import FittedMap, MapFit, logs_of, logs_of_parties
 from gainroute.routing.pool import LogLinearPool, LogLinearPooling
 from gainroute.routing.taught import MUCH_WORK, TaughtPool, TaughtPooling
@@ -29,7 +32,8 @@ class AdaptedPooling:
     def fit(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> LogLinearPool | TaughtPool:
         """Fit on local posteriors (M, N, K)."""
         fit, n = self._fit(local, labels, weight), len(labels)
-        early = n * len(self.old.bias) ** 2 > MUCH_WORK
+        classes = len(self.old.bias)
+        early = classes > MANY or n * classes**2 > MUCH_WORK
         moved, near = fit.choose(n, early=early)
         pool, pooled = self.anew.fit_out_of_fold(local, labels, weight)
         fresh, _ = choose_dirichlet(pooled, labels, self.anew.lam, self.anew.eps, weight, early=early)
@@ -50,4 +54,6 @@ class AdaptedPooling:
         return MapFit(read, pooled, labels, weight, None, old.theta)
 
     def _moved(self, found: FittedMap) -> TaughtPool:
-        return TaughtPool.of_theta(self.old.pool, self.old.map_eps, found)
+        """A class that the new samples lack keeps its row of the old map."""
+        unseen = np.intersect1d(found.unseen, self.old.unseen)
+        return TaughtPool.of_theta(self.old.pool, self.old.map_eps, replace(found, unseen=unseen))
