@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gainroute._util.files import replacing
+from gainroute._util.files import kept_secret, replacing
 from gainroute.errors import DataError, StorageError
 
 
@@ -32,3 +32,26 @@ def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     with pytest.raises(StorageError, match=r"x could not be written \(Is a directory\)"), replacing(tmp_path / "x"):
         pass
+
+
+def test_a_secret_that_another_process_creates_in_between_is_the_one_of_both(tmp_path):
+    path = tmp_path / "keys" / "chain.key"
+
+    def slow() -> bytes:
+        assert kept_secret(path, lambda: b"theirs".ljust(32)) == b"theirs".ljust(32)
+        return b"ours".ljust(32)
+
+    assert kept_secret(path, slow) == b"theirs".ljust(32)
+    assert path.read_bytes() == b"theirs".ljust(32)
+    assert [file.name for file in path.parent.iterdir()] == ["chain.key"]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_secret_is_created_where_files_have_one_name_only(tmp_path, monkeypatch):
+    def link(*_: object) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr("os.link", link)
+    path = tmp_path / "chain.key"
+    assert kept_secret(path, lambda: bytes(32)) == bytes(32)
+    assert [file.name for file in tmp_path.iterdir()] == ["chain.key"]

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -108,11 +109,12 @@ def write_npz(
 def kept_secret(path: str | os.PathLike[str], new: Callable[[], bytes], remedy: str = "restore it") -> bytes:
     """Read a secret of 32 bytes from a file that only its owner may read, or create the file from `new()`.
 
-    `remedy` is what to do if the file is damaged.
+    Of several processes that create it at once, one does, and all read what that one wrote. `remedy` is what to do if
+    the file is damaged.
     """
     file = Path(path)
     if not file.exists():
-        write_bytes(file, new(), private=True)
+        _create_once(file, new())
     try:
         mode, secret = file.stat().st_mode & 0o777, file.read_bytes()
     except OSError as error:
@@ -122,6 +124,20 @@ def kept_secret(path: str | os.PathLike[str], new: Callable[[], bytes], remedy: 
     if len(secret) != 32:
         raise DataError(f"{file} holds {len(secret)} bytes and not 32: {remedy}")
     return secret
+
+
+def _create_once(file: Path, content: bytes) -> None:
+    """Write a private file, unless another process has done so in the meantime; a reader sees all of it or none."""
+    part = file.with_name(f".{file.name}.{secrets.token_hex(8)}.new")
+    write_bytes(part, content, private=True)
+    try:
+        os.link(part, file)
+    except FileExistsError:
+        pass
+    except OSError:  # no hard links on this file system
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def file_state(*paths: Path) -> FileState:
