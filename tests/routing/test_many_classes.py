@@ -10,6 +10,7 @@ import pytest
 import gainroute as gr
 from gainroute._util.progress import BarProgress, Progress
 from gainroute.cli.fit import SLOW, progress_for
+from gainroute.routing import _dirichlet
 from gainroute.routing._dirichlet import refit_dirichlet, solve_dirichlet
 from gainroute.routing._many_classes import MANY
 from gainroute.routing.pool import LogLinearPooling
@@ -112,3 +113,11 @@ def test_the_command_shows_a_bar_in_a_terminal_only_where_the_fit_takes_seconds(
     with progress_for(SLOW + 1) as shown, progress_for(SLOW) as silent:
         assert isinstance(shown, BarProgress)
         assert type(silent) is Progress
+
+
+def test_a_given_penalty_is_fitted_exactly_also_where_the_floor_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_dirichlet, "EPS_GRID", (1e-6, 1e-3))
+    (p,), y = posteriors(2 * K)
+    found = solve_dirichlet(p, y, 30.0, "cv", np.ones(len(y)))
+    exact = solve_dirichlet(p, y, 30.0, found.eps, np.ones(len(y)))
+    assert np.array_equal(found.weight, exact.weight)

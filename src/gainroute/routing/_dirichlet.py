@@ -119,8 +119,9 @@ def solve_dirichlet(
     """
     check_choices(lam, eps)
     if lam == "cv" or eps == "cv":
-        _, near = choose_dirichlet(p, y, lam, eps, weight, soft)
-        return solve_chosen(near, p, y, weight, soft)
+        early = lam == "cv" and p.shape[1] > MANY
+        _, near = choose_dirichlet(p, y, lam, eps, weight, soft, early=early)
+        return solve_chosen(near, p, y, weight, soft, early=early)
     penalty, origin = lam, np.eye(p.shape[1], p.shape[1] + 1)
     return _solve(
         p, y, lam, eps, weight, start, soft,
@@ -143,12 +144,12 @@ def choose_dirichlet(
 ) -> tuple[float, DirichletCalibrator]:
     """The smallest out-of-fold negative log-likelihood of the labels, and a map with the λ and ε that have it.
 
-    Only the first `judged` samples are ever held out, by default all; the others belong to every fit. With many
-    classes, or if told to, fits stop `early`, and a diagonal map is tried as well: its losses compare with each other.
+    Only the first `judged` samples are ever held out, by default all; the others belong to every fit. If λ is chosen,
+    fits may stop `early`, and a diagonal map is tried as well; losses found either way do not compare.
     """
     check_choices(lam, eps)
     lams, epses = LAM_GRID if lam == "cv" else (lam,), EPS_GRID if eps == "cv" else (eps,)
-    choose = _choose_map if lam == "cv" and (early or p.shape[1] > MANY) else _choose
+    choose = _choose_map if lam == "cv" and early else _choose
     return choose(p, y, lams, epses, weight, soft, len(p) if judged is None else judged)
 
 
@@ -162,7 +163,7 @@ def solve_chosen(
     early: bool = False,
 ) -> DirichletCalibrator:
     """Fit the map that `choose_dirichlet` has chosen to all samples."""
-    if early or p.shape[1] > MANY:
+    if early:
         return _solve_map(p, y, near.lam, near.eps, weight, near, GAP, soft, diagonal=near.diagonal)
     return solve_dirichlet(p, y, near.lam, near.eps, weight, soft=soft)
 

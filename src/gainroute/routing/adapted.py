@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gainroute.routing._dirichlet import choose_dirichlet
-from gainroute.routing._many_classes import MANY
 from gainroute.routing._map_fit import FittedMap, MapFit, logs_of, logs_of_parties
 from gainroute.routing.pool import LogLinearPool, LogLinearPooling
-from gainroute.routing.taught import MUCH_WORK, TaughtPool, TaughtPooling
+from gainroute.routing.taught import TaughtPool, TaughtPooling, is_much_work
 from gainroute.routing.types import FloatArray, IntArray
 
 __all__ = ["AdaptedPooling"]
@@ -32,8 +31,7 @@ class AdaptedPooling:
     def fit(self, local: FloatArray, labels: IntArray, weight: FloatArray) -> LogLinearPool | TaughtPool:
         """Fit on local posteriors (M, N, K)."""
         fit, n = self._fit(local, labels, weight), len(labels)
-        classes = len(self.old.bias)
-        early = classes > MANY or n * classes**2 > MUCH_WORK
+        early = is_much_work(n, len(self.old.bias))
         moved, near = fit.choose(n, early=early)
         pool, pooled = self.anew.fit_out_of_fold(local, labels, weight)
         fresh, _ = choose_dirichlet(pooled, labels, self.anew.lam, self.anew.eps, weight, early=early)

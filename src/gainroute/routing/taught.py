@@ -23,6 +23,7 @@ from gainroute.routing._dirichlet import (
     solve_chosen,
     solve_dirichlet,
 )
+from gainroute.routing._many_classes import MANY
 from gainroute.routing._map_fit import AllPartyMap, FittedMap, MapFit, logs_of_parties
 from gainroute.routing.folds import folds_of
 from gainroute.routing.pool import LogLinearPool, LogLinearPooling, solve_log_linear
@@ -35,6 +36,7 @@ __all__ = [
     "TaughtPooling",
     "TrainingPart",
     "check_training_weight",
+    "is_much_work",
     "soft_labels",
 ]
 
@@ -52,6 +54,11 @@ def check_training_weight(value: float | Literal["cv"]) -> float | Literal["cv"]
     if value == "cv" or (isinstance(value, (int, float)) and 0 <= value < np.inf):
         return value
     raise SettingError(f'training_weight is {shown(value)}; it is a number ≥ 0, or "cv" to choose it')
+
+
+def is_much_work(samples: int, classes: int) -> bool:
+    """Whether fits of a map to so many samples stop early."""
+    return classes > MANY or samples * classes**2 > MUCH_WORK
 
 
 def soft_labels(teacher: FloatArray, labels: IntArray, known: BoolArray) -> FloatArray:
@@ -171,7 +178,7 @@ class _MapSamples:
     @property
     def is_much_work(self) -> bool:
         """Whether a fit should stop early."""
-        return bool(self.pooled.size * self.pooled.shape[1] > MUCH_WORK)
+        return is_much_work(*self.pooled.shape)
 
     @property
     def has_few_weights(self) -> bool:
